@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from device_generators import TARGETS, Exported, Open
 from draft_layers import write_draft_layer
-from known_tokens import FedStitcher, fed_stitcher
+from known_tokens import Bits, FedStitcher, bits_alone, fed_stitcher
 
 from skipdec import Generator
 from skipdec.engines.kernels.library import find_library
@@ -52,3 +52,8 @@ def own(request: pytest.FixtureRequest, exported: Exported) -> Iterator[FedStitc
     device = getattr(request, "param", "cpu")
     with fed_stitcher(exported("pre_norm", **options), device=device) as stitcher:
         yield stitcher
+
+
+@pytest.fixture(scope="module")
+def own_bits(own: FedStitcher) -> Bits:
+    return bits_alone(own)

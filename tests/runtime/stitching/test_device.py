@@ -14,6 +14,7 @@ from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import CapacityError, ClosedError, UsageError
+from skipdec.engines.memory import HostMemory
 from skipdec.engines.trt.backend import TensorRtBackend
 
 SCHEDULES = (
@@ -95,7 +96,10 @@ def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
     assert device_of(generator).counts["captures"] == captured
 
 
-def test_too_little_memory_is_said_with_the_numbers(open_on_device: Open) -> None:
+def test_too_little_memory_is_said_with_the_numbers(
+    open_on_device: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostMemory, "available_bytes", lambda _: 1 << 26)
     generator = open_on_device(kv_memory=1 << 40)
     free, _ = device_of(generator).memory_info()
     device_of(generator).allocate(free - 1000)

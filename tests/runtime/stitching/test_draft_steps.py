@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from known_tokens import (
     PLANS,
+    TEXTS,
+    Bits,
     Drafting,
     FedStitcher,
-    alone,
-    draw_texts,
+    bits_alone,
     fed_stitcher,
     known_bits,
     together,
@@ -30,11 +31,9 @@ from skipdec.runtime.stitching.protocol import DraftRow, StepRow
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-TEXTS = draw_texts(3, 8)
 
 
 @needs_kernels
-@pytest.mark.parametrize(("device", "width"), [("cpu", 1), ("cpu", 4), ("rehearsal", 3)])
 @pytest.mark.parametrize(
     ("structure", "quantize", "kv_dtype"),
     [
@@ -51,20 +50,23 @@ def test_passes_behind_drafts_have_the_bits_of_the_hosts_without(
     structure: str,
     quantize: str,
     kv_dtype: str,
-    device: str,
-    width: int,
 ) -> None:
     """The contract of stitchers. Unused memory is NaN; rows draft through any layers."""
     bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
-    operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
     with fed_stitcher(bundle) as stitcher:
-        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
-    (poison_caches if device == "cpu" else poison_devices)(monkeypatch)
-    with fed_stitcher(bundle, device=device) as stitcher:
-        drafting = Drafting(stitcher, seed=width)
-        found = known_bits(TEXTS, operations, drafting.run(operations))
-    assert drafting.drafted > 100
-    assert found == wanted
+        wanted = bits_alone(stitcher)
+    for device, poison, widths in (
+        ("cpu", poison_caches, (1, 4)),
+        ("rehearsal", poison_devices, (3,)),
+    ):
+        with monkeypatch.context() as patch:
+            poison(patch)
+            with fed_stitcher(bundle, device=device) as stitcher:
+                for width in widths:
+                    drafting = Drafting(stitcher, seed=width)
+                    operations = together(TEXTS, width, seed=width)
+                    assert known_bits(TEXTS, operations, drafting.run(operations)) == wanted
+                    assert drafting.drafted > 100
 
 
 def test_drafts_on_operators_of_onnxruntime_leave_no_trace(exported: Callable[..., Path]) -> None:
@@ -128,11 +130,11 @@ def _does_not_see_that_slots_change(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
 def test_a_trace_of_a_draft_changes_bits(
     own: FedStitcher,
+    own_bits: Bits,
     monkeypatch: pytest.MonkeyPatch,
     mutate: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    expected, operations = alone(TEXTS), together(TEXTS, 3, seed=3)
-    wanted = known_bits(TEXTS, expected, own.run(expected))
+    operations = together(TEXTS, 3, seed=3)
     with monkeypatch.context() as patch:
         mutate(patch)
         try:
@@ -141,7 +143,7 @@ def test_a_trace_of_a_draft_changes_bits(
             found = {}
         finally:
             own.slots.reset()
-    assert found != wanted
+    assert found != own_bits
 
 
 FULL = LayerPlan(tuple(range(6)))

@@ -51,7 +51,7 @@ class KnownText:
         return self.prompt + self.continuation
 
 
-def draw_texts(seed: int, count: int) -> list[KnownText]:
+def _draw_texts(seed: int, count: int) -> list[KnownText]:
     """Draw ``count`` texts, each with the next of SCHEDULES, with about 24 tokens to continue."""
     rng = random.Random(seed)
     return [
@@ -62,6 +62,13 @@ def draw_texts(seed: int, count: int) -> list[KnownText]:
         )
         for i in range(count)
     ]
+
+
+def _draw(rng: random.Random, size: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(4, 90) for _ in range(size))
+
+
+TEXTS = _draw_texts(3, 8)
 
 
 def alone(texts: Sequence[KnownText]) -> list[Operation]:
@@ -208,6 +215,12 @@ class FedStitcher:
         return StepRow(one["row"], tokens, one["position"], plans)
 
 
+def bits_alone(stitcher: FedStitcher) -> Bits:
+    """Return the bits of TEXTS, each fed alone, a token per pass."""
+    operations = alone(TEXTS)
+    return known_bits(TEXTS, operations, stitcher.run(operations))
+
+
 class Drafting(FedStitcher):
     """Drafts before each pass: some rows, some tokens each, through layers that the rows run."""
 
@@ -256,10 +269,6 @@ def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
         slots.close()
         stitcher.close()
         backend.close()
-
-
-def _draw(rng: random.Random, size: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(4, 90) for _ in range(size))
 
 
 def logits_of(logits: StepLogits, place: int) -> Array:
