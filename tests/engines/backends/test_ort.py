@@ -33,16 +33,6 @@ def test_onnxruntime_collects_no_facts_for_its_maker(
     assert not list(tmp_path.iterdir())
 
 
-def test_shared_pool_is_idempotent_and_refuses_another_size() -> None:
-    output = run_python(
-        "import skipdec\n"
-        "skipdec.use_shared_thread_pool(1)\n"
-        "skipdec.use_shared_thread_pool(1)\n"
-        "skipdec.use_shared_thread_pool(2)\n"
-    )
-    assert "asked for 2 threads, this process already shares 1" in output
-
-
 def test_a_pool_that_someone_else_shares_is_an_error_that_says_what_to_do() -> None:
     output = run_python(
         "import onnxruntime, skipdec\n"
@@ -55,31 +45,7 @@ def test_a_pool_that_someone_else_shares_is_an_error_that_says_what_to_do() -> N
     assert "in place of onnxruntime.set_global_thread_pool_sizes" in output
 
 
-def test_a_shared_pool_is_made_for_the_first_session_that_needs_it() -> None:
-    output = run_python(
-        "import skipdec\n"
-        "from skipdec.engines.backends.ort import session_options\n"
-        "skipdec.use_shared_thread_pool(1)\n"
-        "print(session_options(1).use_per_session_threads)\n"
-        "print(session_options(1, needs_pool=True).use_per_session_threads)\n"
-        "print(session_options(1).use_per_session_threads)\n"
-    )
-    assert output.split() == ["True", "False", "False"]
-
-
-def test_backend_refuses_a_size_other_than_the_shared_one() -> None:
-    output = run_python(
-        "import skipdec\n"
-        "from skipdec.engines.backends.ort import OrtBackend\n"
-        "skipdec.use_shared_thread_pool(2)\n"
-        "OrtBackend(threads=2)\n"
-        "OrtBackend()\n"
-        "OrtBackend(threads=1)\n"
-    )
-    assert "threads | is 1, but this process shares a pool of 2" in output
-
-
-def test_a_session_opens_on_a_pool_that_another_thread_made_since_it_had_options(
+def test_a_pool_is_made_once_for_all_sessions_that_need_it_or_come_later(
     exported: Callable[..., Path],
 ) -> None:
     output = run_python(
@@ -87,16 +53,28 @@ def test_a_session_opens_on_a_pool_that_another_thread_made_since_it_had_options
         "from skipdec.engines.backends import ort\n"
         "from skipdec.engines.bundle import EngineBundle\n"
         "skipdec.use_shared_thread_pool(1)\n"
-        "bundle = EngineBundle.open(sys.argv[1])\n"
+        "skipdec.use_shared_thread_pool(1)\n"
         "options = ort.session_options(1)\n"
-        "ort.session_options(1, needs_pool=True)\n"
-        "ort.session_options(1, needs_pool=True)\n"
+        "print(options.use_per_session_threads)\n"
+        "for needs_pool in (True, True, False):\n"
+        "    print(ort.session_options(1, needs_pool=needs_pool).use_per_session_threads)\n"
+        "bundle = EngineBundle.open(sys.argv[1])\n"
         "spec = bundle.manifest.embed\n"
-        "ort.open_session(bundle, spec, options, ['CPUExecutionProvider'])\n"
-        "print(options.use_per_session_threads)\n",
+        "ort.open_session(bundle, spec, options, ['CPUExecutionProvider'])  # had options before\n"
+        "print(options.use_per_session_threads)\n"
+        "ort.OrtBackend(threads=1)\n"
+        "ort.OrtBackend()\n"
+        "for refused in (skipdec.use_shared_thread_pool, ort.OrtBackend):\n"
+        "    try:\n"
+        "        refused(2)\n"
+        "    except skipdec.SkipDecError as error:\n"
+        "        print(error)\n",
         str(exported("pre_norm", kernels="onnxruntime")),
     )
-    assert output.split() == ["False"]
+    *per_session, pool, backend = output.splitlines()
+    assert per_session == ["True", *["False"] * 4]
+    assert "asked for 2 threads, this process already shares 1" in pool
+    assert "threads | is 2, but this process shares a pool of 1" in backend
 
 
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
