@@ -44,13 +44,8 @@ def hugging_face_greedy(
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 @pytest.mark.parametrize(
     ("lengths", "kernels"),
-    [
-        ((1,), "onnxruntime"),
-        ((17,), "onnxruntime"),
-        ((3, 11, 1, 7), "onnxruntime"),
-        ((3, 11, 1, 7), "auto"),
-    ],
-    ids=["short", "long", "ragged", "ragged-auto"],
+    [((17,), "onnxruntime"), ((3, 11, 1, 7), "auto")],
+    ids=["long", "ragged"],
 )
 def test_tokens_equal_hugging_face_generate(
     structure: str,
