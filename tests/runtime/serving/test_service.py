@@ -87,7 +87,7 @@ def texts(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_texts_and_scores_are_those_of_the_generator(opened: Opener, bundle: Path) -> None:
+def test_texts_streams_and_scores_are_those_of_the_generator(opened: Opener, bundle: Path) -> None:
     params = SamplingParams(n=2, seed=3, max_tokens=6, logprobs=2)
 
     async def use(engine: EngineService) -> list[Any]:
@@ -97,6 +97,9 @@ def test_texts_and_scores_are_those_of_the_generator(opened: Opener, bundle: Pat
             found.append(texts(await asyncio.gather(*calls)))
         stats = engine.stats()
         assert (stats.finished, stats.requests) == (len(PROMPTS) * len(SCHEDULES), 0)
+        async with engine.submit(PROMPTS[0], SHORT) as stream:
+            tokens = [token async for delta in stream for token in delta.token_ids]
+        assert tuple(tokens) == (await stream.output()).outputs[0].token_ids
         return [*found, await engine.score([5, 6, 7], [8, 9])]
 
     *found, score = with_service(opened, use)
@@ -105,15 +108,6 @@ def test_texts_and_scores_are_those_of_the_generator(opened: Opener, bundle: Pat
             assert one == texts(generator.generate(PROMPTS, params, schedule=schedule))
         (expected,) = generator.score([[5, 6, 7]], [[8, 9]])
     assert score.logprobs == pytest.approx(expected.logprobs)
-
-
-def test_a_stream_is_the_text_token_by_token(opened: Opener) -> None:
-    async def use(engine: EngineService) -> None:
-        async with engine.submit(PROMPTS[0], SHORT) as stream:
-            tokens = [token async for delta in stream for token in delta.token_ids]
-        assert tuple(tokens) == (await stream.output()).outputs[0].token_ids
-
-    with_service(opened, use)
 
 
 def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened: Opener) -> None:
@@ -134,7 +128,7 @@ def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened:
     with_service(opened, use)
 
 
-def test_names_that_no_message_carries_and_other_parameters_are_refused(opened: Opener) -> None:
+def test_what_is_wrong_is_said_before_it_is_queued(opened: Opener) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"client": 7}, r"client \| is 7; allowed: a text"),
         ({"client": "a\ud800"}, r"client \| .*surrogate"),
@@ -148,7 +142,17 @@ def test_names_that_no_message_carries_and_other_parameters_are_refused(opened: 
                 engine.submit(PROMPTS[0], SHORT, **names)
         with pytest.raises(UsageError, match="allowed: a SamplingParams"):
             engine.submit(PROMPTS[0], {"max_tokens": 2})  # type: ignore[arg-type]
-        assert (await engine.generate(PROMPTS[0], SHORT)).finished
+        with pytest.raises(UsageError, match="no tokens"):
+            engine.submit([], SHORT)
+        with pytest.raises(SkipDecError, match="schedule"):
+            engine.submit([5], SHORT, schedule="3y")
+        with pytest.raises(CapacityError, match="n 3"):
+            engine.submit([5], SamplingParams(n=3, max_tokens=2))
+        assert engine.stats().waiting == 0
+        stream = engine.submit([5], SHORT, request_id="a")
+        with pytest.raises(UsageError, match="'a' is in use"):
+            engine.submit([5], SHORT, request_id="a")
+        assert (await stream.output()).finished
 
     with_service(opened, use)
 
@@ -168,23 +172,6 @@ def test_deadlines_end_what_runs_and_what_waits(opened: Opener) -> None:
         with pytest.raises(UsageError, match=r"timeout \| is nan"):
             await engine.drain(math.nan)
         assert (await engine.generate(PROMPTS[0], SHORT)).finished  # it does not drain
-
-    with_service(opened, use)
-
-
-def test_what_is_wrong_is_said_before_it_is_queued(opened: Opener) -> None:
-    async def use(engine: EngineService) -> None:
-        with pytest.raises(UsageError, match="no tokens"):
-            engine.submit([], SHORT)
-        with pytest.raises(SkipDecError, match="schedule"):
-            engine.submit([5], SHORT, schedule="3y")
-        with pytest.raises(CapacityError, match="n 3"):
-            engine.submit([5], SamplingParams(n=3, max_tokens=2))
-        assert engine.stats().waiting == 0
-        stream = engine.submit([5], SHORT, request_id="a")
-        with pytest.raises(UsageError, match="'a' is in use"):
-            engine.submit([5], SHORT, request_id="a")
-        await stream.output()
 
     with_service(opened, use)
 
