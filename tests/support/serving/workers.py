@@ -38,4 +38,4 @@ async def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
     end = monotonic() + seconds
     while not is_so():
         assert monotonic() < end
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # leaves the processor to them

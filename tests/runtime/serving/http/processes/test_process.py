@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread, Timer
-from time import monotonic
+from time import monotonic, sleep
 
 import httpx2
 import pytest
@@ -45,10 +45,6 @@ class Process:
             if str(document["message"]).startswith(begin):
                 return document
         raise AssertionError(f"no line {begin!r}, exit code {self.process.wait()}")
-
-    def worker(self) -> int:
-        """The process id of the next worker that runs."""
-        return int(str(self.line("worker")["message"]).split()[1])
 
     def rest(self) -> str:
         """All further lines, once the process has ended.
@@ -89,6 +85,7 @@ def wait_for_end(pids: list[int]) -> None:
     until = monotonic() + 60
     while any(runs(pid) for pid in pids):
         assert monotonic() < until
+        sleep(0.01)
 
 
 def command_line(pid: int) -> bytes:
@@ -116,7 +113,7 @@ def started(bundle: Path, *options: str) -> Iterator[Process]:
 def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        asked = [pool.submit(served.complete, prompt=["a"] * 30) for _ in range(4)]
+        asked = [pool.submit(served.complete, prompt=["a"] * 10) for _ in range(4)]
         served.line("POST")  # one has ended, others run
         served.process.send_signal(signal.SIGTERM)
         answers = [one.result(60) for one in asked]
@@ -157,6 +154,7 @@ def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Pa
         until = monotonic() + 60
         while waiting not in httpx2.get(f"{served.address}/metrics").text:
             assert monotonic() < until
+            sleep(0.01)
         served.process.send_signal(signal.SIGTERM)
         whole, stream, score = (answer.result(60) for answer in answers)
         told = served.rest()
@@ -176,6 +174,7 @@ def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path, hangs: boo
     with started(bundle, f"twin={bundle}") as served:
         while not (workers := served.workers()):
             assert served.process.poll() is None
+            sleep(0.01)
         if hangs:
             os.kill(workers[0], signal.SIGSTOP)
         served.process.send_signal(signal.SIGTERM)
@@ -195,17 +194,6 @@ def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
         served.process.kill()
         wait_for_end(workers)
         assert any(isinstance(one.exception(60), httpx2.TransportError) for one in asked)
-
-
-@pytest.mark.slow
-def test_a_fourth_death_ends_it_with_exit_code_1(bundle: Path) -> None:
-    with started(bundle) as served:
-        for _ in range(4):
-            os.kill(served.worker(), signal.SIGKILL)
-        served.line("stopped")
-        told = served.rest()
-        assert served.process.returncode == 1
-        assert "died 4 times in 300 s, at last killed by SIGKILL" in told
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from http_servers import Running, connected, serving
 from steered_worker import DIE, HOLD, STUCK
 from workers import AT_ONCE, settings
 
-from skipdec.runtime.serving.http.server import ServedBundle
+from skipdec import SkipDecError
+from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.settings import RestartPolicy
 
@@ -96,6 +98,19 @@ def test_a_poisoned_request_is_answered_400_with_the_reason(bundle: Path) -> Non
         assert running.complete(**LONG).status_code == 200
 
 
+def test_a_worker_that_dies_too_often_ends_the_server_with_the_reason(bundle: Path) -> None:
+    none = RestartPolicy(max_deaths=0)
+    server = HttpServer([ServedBundle("tiny", bundle)], in_process(none), ServerConfig(port=0))
+    running = Running(server)
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(server.run)
+        running.wait_for(lambda: running.http.get("/health/ready").status_code == 200)
+        kill_worker(running)
+        with pytest.raises(SkipDecError, match=r"tiny \| has failed: .*died 1 times in 300 s"):
+            ended.result(60)
+    running.http.close()
+
+
 def test_a_step_that_hangs_turns_the_server_red(bundle: Path) -> None:
     with served(bundle, hang_timeout=0.2, shutdown_timeout=0.0) as running:
         assert running.http.get("/health/live").status_code == 200
@@ -114,7 +129,8 @@ def test_a_reader_that_takes_nothing_harms_nobody(bundle: Path) -> None:
     much = LONG | {"prompt": ["a"] * 60, "n": 2, "temperature": 1, "logprobs": 20, "stream": True}
     body = json.dumps(much | {"model": "tiny"}).encode()
     gone = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
-    with served(bundle) as running:
+    tiny = ServedBundle("tiny", bundle)
+    with serving(tiny, open_engine=in_process(max_batch_size=16)) as running:
         with connected(running, receive_buffer=4096) as slow:
             lines = ("POST /v1/completions HTTP/1.1", "Host: a", f"Content-Length: {len(body)}")
             slow.sendall("\r\n".join((*lines, "", "")).encode() + body)
