@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from command_line import run
-from text_bundles import STRUCTURE, export_chat_bundle, export_text_bundle
+from text_bundles import STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams
 
@@ -70,9 +70,8 @@ def test_what_can_not_be_done_is_said_and_the_conversation_goes_on(
 
 
 def test_a_bundle_without_a_chat_template_is_refused(
-    checkpoint: Callable[[str], Path], tmp_path: Path, own_thread_pools: None
+    exported: Callable[..., Path], own_thread_pools: None
 ) -> None:
-    bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path)
-    done = run("chat", bundle, input="Hi\n")
+    done = run("chat", exported(STRUCTURE), input="Hi\n")
     assert done.exit_code == 2
     assert "has no chat template; continue a text with skipdec generate" in done.stderr

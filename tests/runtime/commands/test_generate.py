@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,31 +12,17 @@ from typing import Any
 import command_line
 import pytest
 from click.testing import Result
-
-from skipdec.engines.bundle import EngineBundle
-from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
+from text_bundles import STRUCTURE, export_text_bundle
 
 IGNORE_EOS = command_line.config(params={"ignore_eos": True})
 GREEDY = ("--temperature", "0", "--max-tokens", "6", *IGNORE_EOS)
 
 
 @pytest.fixture(scope="module")
-def bundle(
-    checkpoint: Callable[[str], Path],
-    exported: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a tiny bundle with a tokenizer of bytes."""
-    tokenizer = byte_level_tokenizer(EngineBundle.open(exported("no_bias")).manifest.model)
-    assert tokenizer is not None
-    directory = tmp_path_factory.mktemp("text") / "checkpoint"
-    shutil.copytree(checkpoint("no_bias"), directory)
-    (directory / "tokenizer.json").write_bytes(tokenizer)
-    output = directory.with_name("bundle")
-    export(ExportConfig(model=str(directory), output=output, verify=False, kernels="onnxruntime"))
-    return output
+    options = {"kernels": "onnxruntime", "schedule": None}
+    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"), **options)
 
 
 def records(count: int, **fields: object) -> bytes:

@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from command_line import SKIPDEC
-from machine_devices import DEVICES, open_on
+from machine_devices import DEVICES, open_on, require_device
 from text_bundles import STRUCTURE, export_text_bundle
 
 from skipdec import SamplingParams
@@ -74,6 +74,7 @@ def test_a_server_writes_what_generate_writes_and_ends_at_sigterm(
     record_property: Callable[[str, object], None],
     device: str,
 ) -> None:
+    require_device(device)
     options = {"dtype": "float16", "kernels": "onnxruntime"}
     bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path, **options)
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)

@@ -13,10 +13,8 @@ from time import monotonic, sleep
 
 import httpx2
 import pytest
-from text_bundles import copy_with_tokenizer
+from text_bundles import export_text_bundle
 
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.scheduling.running_batch import RunningBatch
@@ -27,23 +25,13 @@ from skipdec.runtime.serving.messages import Begun
 from skipdec.runtime.serving.queue import RequestQueue
 
 ROWS = 2  # that run at once
+_PAUSE = 0.005  # s between two looks, which leaves the processor to what is waited for
 
 
 def export_tiny(checkpoint: Path, directory: Path) -> Path:
     """A bundle of 6 layers named tiny with a tokenizer of bytes; its schedule is 2x, horizon 4."""
-    source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
-    output = directory / "tiny"
-    export(
-        ExportConfig(
-            model=str(source),
-            output=output,
-            schedule="2x:horizon=4",
-            quantize="int8",
-            kernels="auto",
-            verify=False,
-        )
-    )
-    return output
+    made = export_text_bundle(checkpoint, directory, quantize="int8", kernels="auto")
+    return made.rename(made.with_name("tiny"))
 
 
 def open_tiny(path: Path) -> Generator:
@@ -86,11 +74,13 @@ class Running:
         until = monotonic() + 60
         while not is_so():
             assert monotonic() < until
+            sleep(_PAUSE)
 
     def wait_until(self, is_so: Callable[[dict[str, float]], bool]) -> None:
         until = monotonic() + 60
         while not is_so(figures := self.figures()):
             assert monotonic() < until, figures
+            sleep(_PAUSE)
 
 
 def in_thread(
@@ -127,6 +117,7 @@ def serving(
         while wait and running.http.get("/health/ready").status_code != 200:
             assert thread.is_alive()
             assert monotonic() < until
+            sleep(_PAUSE)
         yield running
     finally:
         server.stop()

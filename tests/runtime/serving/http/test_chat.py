@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -215,64 +214,62 @@ def test_special_tokens_of_a_message_are_text_unless_the_server_allows_them(bund
     assert counts[0] - counts[1] == len("</s>") - 1
 
 
-VARIABLES = (
+TEMPLATE = (
+    "{% set last = messages[-1].content %}{% if last == 'memory' %}"
+    "{{ (last | length).to_bytes(3000000000, 'big') }}{% elif last == 'marks' %}"
+    "\ufdd0\ufde9\ufde9\ufdd1{% endif %}"
     "{% for m in messages %}{{ m.role }}: {{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}assistant:{{ ' ' ~ style if style is defined }}{% endif %}"
 )
-RUNAWAY = (
-    "{% set last = messages[-1].content %}{% if last == 'time' %}"
-    "{{ last | length | round(-1000000000) }}{% elif last == 'memory' %}"
-    "{{ (last | length).to_bytes(3000000000, 'big') }}{% elif last == 'marks' %}"
-    "\ufdd0\ufde9\ufde9\ufdd1{% endif %}{{ last }}"
-)
 
 
-def test_variables_and_a_message_to_continue_reach_the_template(
-    checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    bundle = export_chat_bundle(checkpoint(STRUCTURE), tmp_path, template=VARIABLES)
+@pytest.fixture(scope="module")
+def demanding(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """A server of a template that reads a variable, and that some messages make run away."""
+    directory = tmp_path_factory.mktemp("demanding")
+    bundle = export_chat_bundle(checkpoint(STRUCTURE), directory, template=TEMPLATE)
+    with serving(ServedBundle("tiny", bundle)) as server:
+        yield server
+
+
+def test_variables_and_a_message_to_continue_reach_the_template(demanding: Running) -> None:
     asked = [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]
     begun = [*asked, {"role": "assistant", "content": "c"}]
     given = {"chat_template_kwargs": {"style": "</s>x"}}
-    with serving(ServedBundle("tiny", bundle)) as running:
 
-        def chat(messages: list[Any], **fields: Any) -> Any:  # noqa: ANN401
-            body = {"messages": messages, "max_tokens": 1} | fields
-            return running.http.post("/v1/chat/completions", json=body).json()
+    def chat(messages: list[Any], **fields: Any) -> Any:  # noqa: ANN401
+        body = {"messages": messages, "max_tokens": 1} | fields
+        return demanding.http.post("/v1/chat/completions", json=body).json()
 
-        for fields, length in (
-            ({}, len("system: auser: bassistant:") + 2),
-            (given, len("system: auser: bassistant: </s>x") + 2),
-            ({"chat_template_kwargs": {}, "add_generation_prompt": True}, 28),
-        ):
-            assert chat(asked, **fields)["usage"]["prompt_tokens"] == length
-        continued = chat(begun, continue_final_message=True, add_generation_prompt=False)
-        assert continued["usage"]["prompt_tokens"] == len("system: auser: bassistant: c") + 2
-        for messages, fields, problem in (
-            (begun, {}, "continue it by continue_final_message"),
-            (asked, {"continue_final_message": True}, "do not end in a text of the assistant"),
-            (asked, {"add_generation_prompt": False}, "add_generation_prompt is False; allowed"),
-            (asked, {"chat_template_kwargs": {"other": 1}}, "'other', which the chat template"),
-            (asked, {"chat_template_kwargs": "style"}, "allowed: an object of variables"),
-        ):
-            assert problem in chat(messages, **fields)["error"]["message"]
+    for fields, length in (
+        ({}, len("system: auser: bassistant:") + 2),
+        (given, len("system: auser: bassistant: </s>x") + 2),
+        ({"chat_template_kwargs": {}, "add_generation_prompt": True}, 28),
+    ):
+        assert chat(asked, **fields)["usage"]["prompt_tokens"] == length
+    continued = chat(begun, continue_final_message=True, add_generation_prompt=False)
+    assert continued["usage"]["prompt_tokens"] == len("system: auser: bassistant: c") + 2
+    for messages, fields, problem in (
+        (begun, {}, "continue it by continue_final_message"),
+        (asked, {"continue_final_message": True}, "do not end in a text of the assistant"),
+        (asked, {"add_generation_prompt": False}, "add_generation_prompt is False; allowed"),
+        (asked, {"chat_template_kwargs": {"other": 1}}, "'other', which the chat template"),
+        (asked, {"chat_template_kwargs": "style"}, "allowed: an object of variables"),
+    ):
+        assert problem in chat(messages, **fields)["error"]["message"]
 
 
-def test_a_template_that_runs_away_costs_its_own_chat(
-    checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    bundle = export_chat_bundle(checkpoint(STRUCTURE), tmp_path, template=RUNAWAY)
-
-    with serving(ServedBundle("tiny", bundle)) as running:
-        for word, problem in (
-            ("time", "chat template takes (more|longer) than"),
-            ("memory", "chat template needs more than 512 MiB of memory"),
-            ("marks", "chat template writes noncharacters"),
-            ("fine", None),
-        ):
-            chat = {"messages": [{"role": "user", "content": word}], "max_tokens": 1}
-            answer = running.http.post("/v1/chat/completions", json=chat)
-            assert answer.status_code == (200 if problem is None else 400)
-            if problem is not None:
-                assert re.search(problem, answer.json()["error"]["message"])
-        assert running.complete(prompt="a", max_tokens=1).status_code == 200
+def test_a_template_that_runs_away_costs_its_own_chat(demanding: Running) -> None:
+    for word, problem in (
+        ("memory", "chat template needs more than 512 MiB of memory"),
+        ("marks", "chat template writes noncharacters"),
+        ("fine", None),
+    ):
+        chat = {"messages": [{"role": "user", "content": word}], "max_tokens": 1}
+        answer = demanding.http.post("/v1/chat/completions", json=chat)
+        assert answer.status_code == (200 if problem is None else 400)
+        if problem is not None:
+            assert problem in answer.json()["error"]["message"]
+    assert demanding.complete(prompt="a", max_tokens=1).status_code == 200
