@@ -1,19 +1,24 @@
-"""``skipdec bench`` on a real bundle; measuring in its own process, as it shares a thread pool."""
+"""``skipdec bench`` on a real bundle."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-from command_line import run, run_process
+from command_line import run
 
 from skipdec.runtime.commands import bench as bench_module
+from skipdec.runtime.measuring.bandwidth import BandwidthProbe
 
-bench = partial(run_process, "bench")
 SMALL = ["--prompt-len", "9", "--gen-len", "6", "--seconds", "0", "--threads", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _small_probe(own_thread_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of ten passes reads 16 MiB instead of 1 GiB."""
+    monkeypatch.setattr(BandwidthProbe.__init__, "__defaults__", (2**24,))
 
 
 def test_headings_are_single_words_or_units_on_one_line() -> None:
@@ -23,8 +28,9 @@ def test_headings_are_single_words_or_units_on_one_line() -> None:
 
 
 def test_bench_measures_every_schedule_at_every_batch_size(exported: Callable[..., Path]) -> None:
-    result = bench(exported("pre_norm"), "-b", "1,3", "--schedule", "2x", *SMALL, "--json")
-    assert result.returncode == 0, result.stderr
+    bundle = exported("pre_norm")
+    result = run("bench", bundle, "-b", "1,3", "--schedule", "2x", *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["bandwidth_passes"] >= 10
     entries = document["measurements"]
@@ -44,11 +50,10 @@ def test_texts_of_given_prompts_have_up_to_so_many_tokens(
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": [5, 6, 7]}\n')
     drafted = ["--draft", "lookup,exact=no", "--prompts", prompts]
-    result = bench(exported("pre_norm"), "-b", "1", *drafted, *SMALL[2:])
+    result = run("bench", exported("pre_norm"), "-b", "1", *drafted, *SMALL[2:])
     assert "prompts.jsonl, up to 6 tokens per row" in " ".join(result.stdout.split()), result.stderr
 
 
-@pytest.mark.usefixtures("own_thread_pools")
 def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm")
     for arguments, message in (
