@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -195,14 +196,13 @@ def test_a_builder_that_dies_is_the_failure_of_its_engine(
 
 
 @needs_tensorrt_rtx
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_any_end_of_the_call_ends_the_builder_and_leaves_nothing(
-    error: type[BaseException], request_of_layer: PlanRequest, output: Path
+    request_of_layer: PlanRequest, output: Path
 ) -> None:
     def interrupt(*_: object) -> None:
-        raise error
+        raise KeyboardInterrupt
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         build_plan(request_of_layer, output, interrupt)
     assert not output.exists()
 
@@ -217,7 +217,7 @@ def test_a_signal_cancels_the_builder_at_its_next_step(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         while process.poll() is None and not catches(process.pid, signal.SIGTERM):
-            pass
+            sleep(0.01)
         process.send_signal(signal.SIGTERM)
         answer, _ = process.communicate(request_of_layer.model_dump_json())
     assert process.returncode == 0
