@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command_line
 import numpy as np
 import onnx
 import pytest
-from command_line import SKIPDEC, config
 from mutations import copy_bundle, edit_graph
 from programs import built_app
 from runtimes import LIBRARY
-from text_bundles import CHAT_TEMPLATE, STRUCTURE, export_chat_bundle
+from text_bundles import STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams
 from skipdec.runtime.schedule.text import document_text, parse_schedule
@@ -43,21 +43,10 @@ def run(
     return done
 
 
-def of_python(*arguments: object) -> dict[str, Any]:
-    """Return the document of ``skipdec generate --json``."""
-    return dict(json.loads(printed_by_python(*arguments)))
-
-
 def printed_by_python(*arguments: object) -> str:
     """Return the output of ``skipdec generate --json``."""
-    command = [*SKIPDEC, "generate"]
-    done = subprocess.run(
-        [*command, *map(str, arguments), "--json", "--threads", "1"],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=True,
-    )
+    done = command_line.run("generate", *arguments, "--json", "--threads", "1")
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 
@@ -74,19 +63,23 @@ def timeless(document: dict[str, Any]) -> dict[str, Any]:
     return dict(rounded)
 
 
-@pytest.mark.parametrize("template", [CHAT_TEMPLATE, "{{ messages[0].content }}</s>"])
 def test_a_rendered_chat_has_the_tokens_of_python(
-    checkpoint: Callable[[str], Path], tmp_path: Path, template: str
+    checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    template = "{{ '<s>user: ' if messages[0].content == 'Hi' }}{{ messages[0].content }}</s>"
     bundle = export_chat_bundle(checkpoint(STRUCTURE), tmp_path, template=template)
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     with Generator.open(bundle, threads=1) as generator:
-        (output,) = generator.chat([{"role": "user", "content": "Hi"}], params)
+        chats = [[{"role": "user", "content": text}] for text in ("Hi", "a")]
+        outputs = generator.chat(chats, params)
+    assert [output.prompt for output in outputs] == ["<s>user: Hi</s>", "a</s>"]
     greedy = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos", "--json")
-    made = json.loads(run(bundle, output.prompt, "--rendered-chat", *greedy).stdout)
-    assert made["results"][0]["token_ids"] == list(output.outputs[0].token_ids)
+    for output in outputs:
+        made = json.loads(run(bundle, output.prompt, "--rendered-chat", *greedy).stdout)
+        assert made["results"][0]["token_ids"] == list(output.outputs[0].token_ids)
 
 
+@pytest.mark.usefixtures("own_thread_pools")
 @pytest.mark.parametrize(
     ("arguments", "own", "params"),
     [
@@ -112,10 +105,11 @@ def test_its_json_is_that_of_skipdec_generate(
     text_bundle: Path, arguments: tuple[str, ...], own: tuple[str, ...], params: dict[str, Any]
 ) -> None:
     document = json.loads(run(text_bundle, *arguments, *own, "--json").stdout)
-    file = config(params=params)
-    assert timeless(document) == timeless(of_python(text_bundle, *arguments, *file))
+    expected = printed_by_python(text_bundle, *arguments, *command_line.config(params=params))
+    assert timeless(document) == timeless(json.loads(expected))
 
 
+@pytest.mark.usefixtures("own_thread_pools")
 def test_a_stream_marks_drafted_tokens_as_skipdec_generate_does(text_bundle: Path) -> None:
     arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "40", "--stream")
     draft = ("--draft", "own,adapt=no,exact=no")
