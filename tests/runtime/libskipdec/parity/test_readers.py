@@ -183,13 +183,19 @@ DAMAGE = (
 )
 
 
+@pytest.mark.parametrize("has_drafts", [False, True])
+def test_both_open_what_is_whole(reader: NativeReader, bundle: Path, has_drafts: bool) -> None:
+    if has_drafts:
+        edit(bundle, "manifest.json", add_drafts)
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
+
+
 @pytest.mark.parametrize(("name", "has_drafts", "change", "words"), DAMAGE)
 def test_both_refuse_a_damaged_document(
     reader: NativeReader, bundle: Path, name: str, has_drafts: bool, change: Edit, words: str
 ) -> None:
     if has_drafts:
         edit(bundle, "manifest.json", add_drafts)
-    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
     edit(bundle, name, change)
     assert_both_refuse(reader, bundle, words)
 
