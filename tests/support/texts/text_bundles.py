@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tokenizers import Tokenizer
 
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
@@ -40,7 +39,10 @@ def export_text_bundle(checkpoint: Path, directory: Path, **options: Any) -> Pat
     ``options``: those of `ExportConfig`, by default schedule 2x, horizon 4.
     """
     source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
-    return _export(source, directory / "bundle", **{"schedule": "2x:horizon=4"} | options)
+    output = directory / "bundle"
+    chosen = {"schedule": "2x:horizon=4"} | options
+    export(ExportConfig(model=str(source), output=output, verify=False, **chosen))
+    return output
 
 
 CHAT_TEMPLATE = (
@@ -59,19 +61,8 @@ def export_chat_bundle(
     """Export ``checkpoint`` as `export_text_bundle` does, with a chat template."""
     source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
     (source / "chat_template.jinja").write_text(template)
-    return _export(source, directory / "chat.skipdec", **options)
-
-
-def _export(source: Path, output: Path, **options: Any) -> Path:  # noqa: ANN401
-    """Export in this process alone: two would read the tokenizer, one of them by transformers."""
-    with pytest.MonkeyPatch.context() as patch:
-        for warning in ("tokenizer_warning", "chat_warning"):
-            patch.setattr(f"skipdec.exporter.pipeline.exporting.{warning}", lambda *_: None)
-        patch.setattr(
-            "skipdec.exporter.checkpoint.tokenizer._in_limits",
-            lambda operation, path, *_: operation(path, ""),
-        )
-        export(ExportConfig(model=str(source), output=output, verify=False, **options))
+    output = directory / "chat.skipdec"
+    export(ExportConfig(model=str(source), output=output, verify=False, **options))
     return output
 
 
