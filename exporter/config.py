@@ -88,6 +88,10 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         default=None,
         description="draft layer of skipdec tune --draft-layer, for target onnxruntime",
     )
+    ngrams: Annotated[Path | None, Option(metavar="FILE")] = Field(
+        default=None,
+        description="n-grams of skipdec ngrams, with which drafts own begin (none)",
+    )
     draft_head: int | None = Field(
         default=None,
         ge=0,
@@ -129,7 +133,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
             yield f"`fp16` contradicts `dtype`, which is {self.dtype}; use one of them"
         if self.own_kernels is None:
             yield from self._problems_without_own_kernels()
-        for name in ("draft", "draft_layer") if self.is_compiled else ():
+        for name in ("draft", "draft_layer", "ngrams") if self.is_compiled else ():
             if (value := getattr(self, name)) is not None:
                 yield (
                     f"`{name}` is {value}, but drafts run on CPUs only; leave it out for target "

@@ -34,6 +34,7 @@ MANIFEST_NAME = text("manifest_name")
 SCHEDULE_NAME = text("schedule_name")
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+NGRAMS_NAME = "ngrams.json"
 CARD_NAME = "README.md"  # not in the manifest: its owner may edit it
 
 _AT_FDCWD = -100

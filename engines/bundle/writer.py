@@ -7,16 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle
 from .files import replace_file, write_schedule
 from .place import (
     CARD_NAME,
-    CHAT_TEMPLATE_NAME,
     MANIFEST_NAME,
     SCHEDULE_NAME,
-    TOKENIZER_NAME,
     bundle_place,
     is_empty_directory,
     make_own_directory,
@@ -66,20 +63,16 @@ class BundleWriter:
         self,
         manifest: Manifest,
         schedule: Mapping[str, Any],
-        tokenizer: bytes | None,
-        chat_template: bytes | None = None,
+        texts: Mapping[str, bytes],
     ) -> EngineBundle:
-        """Write manifest, schedule, tokenizer and chat template; return the unpublished bundle.
+        """Write manifest, schedule and ``texts``, by name; return the unpublished bundle.
 
         ``schedule`` is what ``write_schedule`` takes. The manifest lists every other file; its
         digest is computed here. Raises BundleError if a file is missing or differs from the
         manifest (weights by size only).
         """
-        if (manifest.tokenizer is None) != (tokenizer is None):
-            raise BundleError(str(self.target), "the manifest and the writer differ on a tokenizer")
-        for name, content in ((TOKENIZER_NAME, tokenizer), (CHAT_TEMPLATE_NAME, chat_template)):
-            if content is not None:
-                replace_file(self.directory / name, content)
+        for name, content in texts.items():
+            replace_file(self.directory / name, content)
         write_schedule(self.directory, schedule)
         replace_file(self.directory / MANIFEST_NAME, manifest.with_digest().to_json().encode())
         return EngineBundle.open(self.directory)
@@ -88,11 +81,10 @@ class BundleWriter:
         self,
         manifest: Manifest,
         schedule: Mapping[str, Any],
-        tokenizer: bytes | None,
-        chat_template: bytes | None = None,
+        texts: Mapping[str, bytes],
     ) -> EngineBundle:
         """Stage, delete unlisted files, then replace the target; return the published bundle."""
-        self.stage(manifest, schedule, tokenizer, chat_template)
+        self.stage(manifest, schedule, texts)
         self._place.check(force=self._force)
         self._remove_strays({record.path for record in manifest.files})
         self._place.take(self.directory)

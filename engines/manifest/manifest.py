@@ -37,7 +37,7 @@ EARLY_EXIT = constants.text("early_exit")  # its value if every layer was traine
 
 _OPTIONAL = (  # of the manifest; left out where absent
     *("kernels", "prompt_template", "chat_template"),
-    *("draft", "trained_draft", "draft_head"),
+    *("draft", "trained_draft", "draft_head", "ngrams"),
 )
 
 
@@ -65,6 +65,9 @@ class Manifest(Record):
         default=None, description="of --draft-layer; absent: none"
     )
     draft_head: DraftHead | None = Field(default=None, description="of draft_head; absent: none")
+    ngrams: RelativePath | None = Field(
+        default=None, description="n-grams with which drafts begin, of --ngrams; absent: none"
+    )
     build: BuildSpec | None = Field(
         default=None, description="settings of TensorRT, for targets that it compiles"
     )
@@ -122,14 +125,14 @@ class Manifest(Record):
         return self
 
     @model_validator(mode="after")
-    def _check_chat(self) -> Self:
-        """Check that the chat template is a file of the bundle, and that there is a tokenizer."""
-        if self.chat_template is None:
-            return self
-        path = self.chat_template.path
-        if all(record.path != path for record in self.files):
-            raise ValueError(f"chat_template names {path}, not listed in files")
-        if self.tokenizer is None:
+    def _check_texts(self) -> Self:
+        """Check that what texts need are files of the bundle, a tokenizer if there are chats."""
+        chat = None if self.chat_template is None else self.chat_template.path
+        known = {record.path for record in self.files}
+        for name, path in (("chat_template", chat), ("ngrams", self.ngrams)):
+            if path is not None and path not in known:
+                raise ValueError(f"{name} names {path}, not listed in files")
+        if chat is not None and self.tokenizer is None:
             raise ValueError("chat_template is present, but tokenizer is null")
         return self
 

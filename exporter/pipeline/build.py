@@ -113,6 +113,8 @@ def _left_out(manifest: Manifest) -> tuple[str, ...]:
     parts = [spec.name for spec in manifest.draft_engines]
     if manifest.draft is not None:
         parts.insert(0, f"draft {manifest.draft}")
+    if manifest.ngrams is not None:
+        parts.append("n-grams")
     if not parts:
         return ()
     return (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ...engines.checking import Problems
-from ...engines.errors import UsageError
+from ...engines.documents import read_file
+from ...engines.errors import BundleError, UsageError
 from ...engines.kernels.formats import uncut_head
 from ...engines.manifest import ModelSpec, PrecisionSpec
 from ...engines.targets import default_device
 from ...runtime.drafting.config import is_auto, parse_draft
+from ...runtime.drafting.known_ngrams import parse_ngrams
 from ...runtime.drafting.resolver import draft_problems
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import read_draft_layer
@@ -36,7 +40,21 @@ def plan_drafts(
         text = problems.attempt(
             _checked_draft, config.draft, config, model, has_layer=layer is not None
         )
-    return DraftParts(text, layer, tokens or None, tuple(warnings))
+    ngrams = None
+    if config.ngrams is not None:
+        ngrams = problems.attempt(_read_ngrams, config.ngrams, model)
+    return DraftParts(text, layer, tokens or None, ngrams, tuple(warnings))
+
+
+def _read_ngrams(path: Path, model: ModelSpec) -> bytes:
+    """Return the content of a file of n-grams. Raises UsageError unless it is one for ``model``."""
+    remedy = "write it with skipdec ngrams, from this model's tokenizer"
+    content = read_file(path, UsageError, subject=f"ngrams {path}", remedy=remedy)
+    try:
+        parse_ngrams(content, f"ngrams {path}", model.vocab_size, remedy)
+    except BundleError as error:
+        raise UsageError(error.subject, *error.problems) from error
+    return content
 
 
 def _checked_draft(text: str, config: ExportConfig, model: ModelSpec, *, has_layer: bool) -> str:

@@ -11,7 +11,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.bundle.place import partial_path
+from ...engines.bundle.place import (
+    CHAT_TEMPLATE_NAME,
+    NGRAMS_NAME,
+    TOKENIZER_NAME,
+    partial_path,
+)
 from ...engines.errors import CapacityError
 from ...engines.manifest import (
     NUM_JOINED,
@@ -84,13 +89,14 @@ class DraftParts:
     """What a bundle says and holds of drafts.
 
     ``text``: what it recommends; None: nothing. ``layer``: the draft layer, None without one.
-    ``head_tokens``: the tokens that the narrow head scores; None without one. ``warnings`` say what
-    drafts lack.
+    ``head_tokens``: the tokens that the narrow head scores; None without one. ``ngrams``: the file
+    of those with which drafts begin, if any. ``warnings`` say what drafts lack.
     """
 
     text: str | None = None
     layer: TrainedDraftLayer | None = None
     head_tokens: int | None = None
+    ngrams: bytes | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -142,9 +148,12 @@ class BundlePlan:
     warnings: tuple[str, ...] = ()
 
     @property
-    def texts(self) -> tuple[bytes | None, bytes | None]:
-        """Return the content of the tokenizer and of the chat template."""
-        return self.tokenizer, None if self.chat is None else self.chat.content
+    def texts(self) -> dict[str, bytes]:
+        """Return the content of files that are no engines', by name."""
+        chat = None if self.chat is None else self.chat.content
+        found = {TOKENIZER_NAME: self.tokenizer, CHAT_TEMPLATE_NAME: chat}
+        found[NGRAMS_NAME] = self.drafts.ngrams
+        return {name: content for name, content in found.items() if content is not None}
 
     @property
     def form(self) -> str:

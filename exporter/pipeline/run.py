@@ -11,7 +11,7 @@ from threading import Event
 from time import perf_counter
 from typing import TypeVar
 
-from ...engines.bundle.place import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+from ...engines.bundle.place import NGRAMS_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
@@ -66,14 +66,14 @@ def run(
             verification = None
             if plan.verification is not None:
                 # With its canonical engines, even if they are not kept: the CPU runs those.
-                writer.stage(building.manifest(canonical=True), schedule, *plan.texts)
+                writer.stage(building.manifest(canonical=True), schedule, plan.texts)
                 with stages.stage("verify"):
                     verification = process.run_verification(
                         plan.verification, stages.events, verifier
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
             with stages.stage("publish", 1), Interruption():  # once begun, it is completed
-                bundle = writer.publish(manifest, schedule, *plan.texts)
+                bundle = writer.publish(manifest, schedule, plan.texts)
     return ExportReport(
         output=bundle.path,
         digest=bundle.manifest.digest,
@@ -173,10 +173,9 @@ class _Building:
             drafts.append(self._engines[DRAFT_HEAD])
         kept = [each.canonical for each in engines if canonical and each.canonical is not None]
         files = [record for engine in (*engines, *kept, *drafts) for record in engine.files]
-        for name, content in zip((TOKENIZER_NAME, CHAT_TEMPLATE_NAME), plan.texts, strict=True):
-            if content is not None:
-                digest = hashlib.sha256(content).hexdigest()
-                files.append(FileRecord(path=name, size=len(content), sha256=digest))
+        for name, content in plan.texts.items():
+            digest = hashlib.sha256(content).hexdigest()
+            files.append(FileRecord(path=name, size=len(content), sha256=digest))
         *stitched, candidates = [engine.spec for engine in engines]
         assert candidates.kind is EngineKind.CANDIDATES
         return Manifest(
@@ -191,6 +190,7 @@ class _Building:
             draft=plan.drafts.text,
             trained_draft=self._trained_draft(),
             draft_head=self._draft_head(),
+            ngrams=None if plan.drafts.ngrams is None else NGRAMS_NAME,
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
             chat_template=None if plan.chat is None else plan.chat.described,

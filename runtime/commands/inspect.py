@@ -105,6 +105,8 @@ def _parts(document: dict[str, Any]) -> Iterator[Part]:
         yield f"sampling unless a request says otherwise: {listed}"
     if (draft := document["bundle_draft"]) is not None:
         yield f"--draft auto is {draft}"
+    if (ngrams := document["ngrams"]) is not None:
+        yield f"drafts own begin with the n-grams of {ngrams}"
     if (template := document["prompt_template"]) is not None:
         yield f"text prompts are put into {template!r}"
     if (chat := document["chat_template"]) is not None:

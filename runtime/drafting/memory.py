@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .acceptance import SourceAcceptance
 from .costs import PassCosts
-from .ngrams import NGramTables
+from .ngrams import NOTHING_KNOWN, KnownNGrams, NGramTables
 from .policy import DraftPolicy
 
 
@@ -18,8 +18,9 @@ class DraftMemory:
     were told, as with kept prefixes.
     """
 
-    def __init__(self) -> None:
-        self.tables = NGramTables()
+    def __init__(self, known: KnownNGrams = NOTHING_KNOWN) -> None:
+        """``known``: the n-grams that the bundle has."""
+        self.tables = NGramTables(known)
         self.costs = PassCosts()
         self._sources: dict[tuple[str, tuple[float, ...]], SourceAcceptance] = {}
         self._policies: dict[tuple[SourceAcceptance, ...], DraftPolicy] = {}

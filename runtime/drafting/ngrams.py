@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...engines.constants import integer
 from .acceptance import Guesses
@@ -25,17 +25,18 @@ LOOKUP_PRIORS = (0.5,) * (_MOST_MATCHED - _LEAST_LOOKUP_TOKENS + 1)
 """Expected shares that hold, by class of `LookupIndex`'s evidence."""
 
 
-class _Followers:
+class Followers:
     """The tokens that followed one n-gram, with their counts, and the most frequent of them."""
 
     __slots__ = ("best", "counts", "total")
 
-    def __init__(self, token: int) -> None:
+    def __init__(self, token: int, count: int = 1, total: int = 1) -> None:
         self.best = token
-        self.counts = {token: 1}
-        self.total = 1  # with those that are not in ``counts``
+        self.counts = {token: count}
+        self.total = total  # with those that are not in ``counts``
 
-    def count(self, token: int) -> None:
+    def add(self, token: int) -> None:
+        """Count a token that followed."""
         counts = self.counts
         self.total += 1
         found = counts.get(token)
@@ -48,6 +49,12 @@ class _Followers:
             self.best = token
 
 
+KnownNGrams = Mapping[tuple[int, ...], Followers]
+"""What most often followed n-grams of texts that the model wrote before it was exported."""
+
+NOTHING_KNOWN: KnownNGrams = {}
+
+
 class NGramTable:
     """Tokens that followed the last 1 to 5 tokens of texts, counted over all texts it was told.
 
@@ -55,15 +62,18 @@ class NGramTable:
     ``c`` once. Of equal counts the one that reached it first is proposed.
 
     It holds up to ``max_keys`` n-grams; a new one beyond evicts the one inserted first. Each holds
-    up to 16 followers. Counting a token takes a few microseconds.
+    up to 16 followers. Counting a token takes a few microseconds. ``known`` n-grams, which the
+    bundle has, are never evicted nor counted further; where texts have the same one, what followed
+    it more often is proposed.
     """
 
-    def __init__(self, max_keys: int = _MAX_KEYS) -> None:
+    def __init__(self, max_keys: int = _MAX_KEYS, known: KnownNGrams = NOTHING_KNOWN) -> None:
         self._max_keys = max_keys
-        self._followers: OrderedDict[tuple[int, ...], _Followers] = OrderedDict()  # oldest first
+        self._known = known
+        self._followers: OrderedDict[tuple[int, ...], Followers] = OrderedDict()  # oldest first
 
     def __len__(self) -> int:
-        """Return the number of n-grams."""
+        """Return the number of n-grams of texts."""
         return len(self._followers)
 
     def count(self, tokens: Sequence[int], start: int) -> None:
@@ -76,11 +86,11 @@ class NGramTable:
                 key = before[first:]
                 found = followers.get(key)
                 if found is not None:
-                    found.count(token)
+                    found.add(token)
                     continue
                 if len(followers) >= self._max_keys:
                     followers.popitem(last=False)
-                followers[key] = _Followers(token)
+                followers[key] = Followers(token)
 
     def propose(self, tokens: Sequence[int], most: int) -> Guesses:
         """Return up to ``most`` tokens that may follow ``tokens``, the longest n-gram's first.
@@ -93,10 +103,9 @@ class NGramTable:
         tail = tuple(tokens[-NGRAM_TOKENS:])
         proposed: list[int] = []
         evidence: list[int] = []
-        followers = self._followers
         while len(proposed) < most:
             for start in range(len(tail)):
-                found = followers.get(tail[start:])
+                found = self._behind(tail[start:])
                 if found is not None:
                     break
             else:
@@ -108,17 +117,24 @@ class NGramTable:
             tail = (*tail, token)[-NGRAM_TOKENS:]
         return Guesses(proposed, evidence)
 
+    def _behind(self, key: tuple[int, ...]) -> Followers | None:
+        counted, known = self._followers.get(key), self._known.get(key)
+        if counted is None or known is None:
+            return counted or known
+        return known if known.total > counted.total else counted
+
 
 class NGramTables:
     """The table that all clients share, or one for each of the clients that used theirs last."""
 
-    def __init__(self) -> None:
-        self._shared = NGramTable()
+    def __init__(self, known: KnownNGrams = NOTHING_KNOWN) -> None:
+        self._known = known
+        self._shared = NGramTable(known=known)
         self._by_client: OrderedDict[str, NGramTable] = OrderedDict()  # least recently used first
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._shared = NGramTable()
+        """Forget all texts."""
+        self._shared = NGramTable(known=self._known)
         self._by_client.clear()
 
     def shared(self) -> NGramTable:
@@ -131,7 +147,7 @@ class NGramTables:
         if table is None:
             if len(self._by_client) >= _MAX_CLIENTS:
                 self._by_client.popitem(last=False)
-            table = self._by_client[client] = NGramTable(_MAX_CLIENT_KEYS)
+            table = self._by_client[client] = NGramTable(_MAX_CLIENT_KEYS, self._known)
         self._by_client.move_to_end(client)
         return table
 

@@ -84,6 +84,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "drafts": describe_drafts(manifest),
         "draft_engines": describe_draft_engines(manifest),
         "bundle_draft": manifest.draft,
+        "ngrams": manifest.ngrams,
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
         "digest": manifest.digest,

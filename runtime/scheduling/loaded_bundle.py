@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self
 
@@ -12,6 +12,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.checking import ValidatedConfig
 from ...engines.manifest import ModelSpec, TensorRole
 from ..drafting.config import MAX_DRAFT_TOKENS, DraftConfig
+from ..drafting.known_ngrams import known_ngrams
 from ..drafting.memory import DraftMemory
 from ..drafting.resolver import DraftResolver
 from ..kv.buffers import BufferPool, KVLayout
@@ -54,7 +55,7 @@ class LoadedBundle:
     limits: Limits
     engines: EngineLock
     drafts: DraftResolver
-    draft_memory: DraftMemory = field(default_factory=DraftMemory)
+    draft_memory: DraftMemory
 
     @classmethod
     def load(
@@ -100,6 +101,7 @@ class LoadedBundle:
             limits=replace(limits, kv_bytes=kv_bytes, prefill_tokens=prefill_tokens),
             engines=engines,
             drafts=drafts,
+            draft_memory=DraftMemory(known_ngrams(bundle)),
         )
 
     def remembering(self, memory: DraftMemory | None) -> Self:

@@ -38,6 +38,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
+from skipdec.runtime.drafting.known_ngrams import known_ngrams
 from skipdec.runtime.schedule.bundle import bundle_schedule
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
@@ -287,6 +288,7 @@ def python_verdict(bundle: Path) -> str:
         check_contract(opened.manifest)
         bundle_schedule(opened)
         Tokenizer.of(opened, opened.manifest.prompt_template)
+        known_ngrams(opened)
     except SkipDecError as error:
         return f"refused {code_of(error)}: {' '.join(str(error).split())}"
     return OPEN

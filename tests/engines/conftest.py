@@ -38,7 +38,7 @@ def write_engine_files(directory: Path, seed: int) -> Manifest:
 def write_bundle(target: Path, *, seed: int = 0, force: bool = False) -> EngineBundle:
     with BundleWriter(target, force=force) as writer:
         manifest = write_engine_files(writer.directory, seed)
-        return writer.publish(manifest, SCHEDULE, TOKENIZER)
+        return writer.publish(manifest, SCHEDULE, {"tokenizer.json": TOKENIZER})
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_stray_and_sibling_files_are_gone_after_publishing(
         (writer.directory / "journal.json").touch()
         (writer.directory / "engines/work/deep").mkdir(parents=True)
         (writer.directory / "engines/work/deep/half.weights").touch()
-        writer.publish(manifest, EMPTY, b'{"version": "1.0"}')
+        writer.publish(manifest, EMPTY, {"tokenizer.json": b'{"version": "1.0"}'})
     assert len(contents(tmp_path / "bundle")) == len(manifest.files) + 2
     assert not (tmp_path / "bundle/engines/work").exists()
     assert hidden_names(tmp_path) == []
@@ -58,7 +58,7 @@ def test_nothing_is_published_if_a_file_is_not_as_listed(
         manifest = make_engine_files(writer.directory, 0)
         (writer.directory / "engines/onnxruntime/head.onnx").write_bytes(b"another graph")
         with pytest.raises(BundleError, match=r"head\.onnx"):
-            writer.publish(manifest, EMPTY, b'{"version": "1.0"}')
+            writer.publish(manifest, EMPTY, {"tokenizer.json": b'{"version": "1.0"}'})
     assert not (tmp_path / "bundle").exists()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
 
-from skipdec.runtime.drafting.ngrams import LookupIndex, NGramTable, NGramTables
+from skipdec.runtime.drafting.known_ngrams import count_ngrams, parse_ngrams
+from skipdec.runtime.drafting.ngrams import KnownNGrams, LookupIndex, NGramTable, NGramTables
 
 TEXT = [1, 2, 3, 1, 2, 4, 1, 2, 4]
 
@@ -113,3 +115,42 @@ def test_an_index_that_grows_with_its_text_proposes_the_same() -> None:
         assert list(growing.propose(text[:end], 3).tokens) == list(
             LookupIndex().propose(text[:end], 3).tokens
         )
+
+
+def known_of(*rows: list[int]) -> KnownNGrams:
+    return parse_ngrams(json.dumps({"ngrams": rows}).encode(), "ngrams.json", 10)
+
+
+def test_known_ngrams_are_proposed_until_texts_say_otherwise_more_often() -> None:
+    table = NGramTable(known=known_of([1, 2, 3, 3], [2, 3, 4, 8]))
+    assert table.propose([1], 3).tokens == [2, 3]
+    assert table.propose([1], 3).evidence == [3, 1]
+    for _ in range(4):
+        table.count([1, 5], 1)
+        table.count([7, 8], 1)
+    assert table.propose([1], 1).tokens == [5], "4 times, 3 were known"
+    assert table.propose([7], 1).tokens == [8]
+    assert table.propose([2], 1).tokens == [3]
+
+
+def test_the_longest_ngram_is_proposed_known_or_not() -> None:
+    table = NGramTable(known=known_of([1, 2, 3, 9, 9], [4, 5, 9, 9]))
+    table.count([2, 6], 1)
+    table.count([3, 4, 7], 1)
+    assert table.propose([1, 2], 1).tokens == [3]
+    assert table.propose([3, 4], 1).tokens == [7]
+
+
+def test_clients_and_cleared_tables_begin_with_what_is_known() -> None:
+    tables = NGramTables(known_of([1, 2, 3, 3]))
+    tables.clear()
+    for table in (tables.shared(), tables.of_client("a")):
+        assert table.propose([1], 1).tokens == [2]
+        assert len(table) == 0
+
+
+def test_ngrams_are_counted_that_propose_something_of_their_own() -> None:
+    texts = [([1, 2, 3], 1), ([9, 2, 3], 2), ([1, 2, 4], 2), ([5, 2, 4], 2), ([7, 8], 1)]
+    rows = json.loads(count_ngrams([*texts, ([5, 2, 4], 2)]))["ngrams"]
+    assert rows == [[2, 4, 3, 5], [5, 2, 4, 2, 2]], "2 2 and 1 2 say no more, 7 was seen once"
+    assert json.loads(count_ngrams([*texts, ([5, 2, 4], 2)], most=1))["ngrams"] == rows[:1]

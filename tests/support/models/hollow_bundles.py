@@ -63,7 +63,7 @@ def write_hollow_bundle(target: Path, schedule: ExitSchedule, **changes: object)
             path.write_bytes(record.path.encode())
         files = tuple(file_record(writer.directory, record.path) for record in manifest.files)
         manifest = manifest.model_copy(update={"files": files, **changes})
-        return writer.publish(manifest, schedule.to_document(), None)
+        return writer.publish(manifest, schedule.to_document(), {})
 
 
 def _engine(name: str, kind: EngineKind, layer_index: int | None, step_bytes: int) -> EngineSpec:

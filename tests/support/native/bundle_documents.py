@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.engines.bundle import file_record
+from skipdec.engines.bundle.place import NGRAMS_NAME
 from skipdec.engines.documents import sealed_text
 
 Edit = Callable[[dict[str, Any]], object]
@@ -31,6 +32,18 @@ def reseal(bundle: Path, name: str) -> None:
 
 def _record(manifest: dict[str, Any], name: str) -> dict[str, Any]:
     return next(record for record in manifest["files"] if record["path"] == name)
+
+
+def add_ngrams(bundle: Path, content: str) -> None:
+    """Give a bundle the file of n-grams ``content``."""
+    (bundle / NGRAMS_NAME).write_text(content)
+    record = file_record(bundle, NGRAMS_NAME).model_dump()
+
+    def add(manifest: dict[str, Any]) -> None:
+        manifest["ngrams"] = NGRAMS_NAME
+        manifest["files"].append(record)
+
+    edit(bundle, "manifest.json", add)
 
 
 def add_drafts(manifest: dict[str, Any]) -> None:

@@ -307,6 +307,8 @@ void check_special_tokens(Fields& chat, const Document& document) {
 void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
   if (const json* path = fields.find("tokenizer"))
     manifest.tokenizer = path_of(*path, "tokenizer", document);
+  if (const json* path = fields.find("ngrams"))
+    manifest.ngrams = path_of(*path, "ngrams", document);
   manifest.prompt_template = fields.optional_text("prompt_template");
   if (const auto& text = manifest.prompt_template) {
     const std::size_t first = text->find(kPromptPlaceholder);
@@ -378,6 +380,8 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
     fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
   if (const auto& path = manifest.chat_template; path && known.count(*path) == 0)
     fields.refuse("chat_template", "names " + *path + ", not listed in files");
+  if (const auto& path = manifest.ngrams; path && known.count(*path) == 0)
+    fields.refuse("ngrams", "names " + *path + ", not listed in files");
   if (manifest.chat_template && !manifest.tokenizer)
     fields.refuse("chat_template", "is present, but tokenizer is null");
   require_canonical(text, value, document);

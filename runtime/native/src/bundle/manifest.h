@@ -120,6 +120,7 @@ struct Manifest {
   std::optional<std::string> draft;   // what the draft option "auto" stands for; empty: "own"
   std::optional<TrainedDraft> trained_draft;
   std::optional<DraftHead> draft_head;
+  std::optional<std::string> ngrams;           // relative path; own drafts begin with them
   std::vector<std::int64_t> kv_buckets;        // capacities of TensorRT's plans, ascending
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once

@@ -31,8 +31,9 @@ Limits limits_of(const Manifest& manifest, const RunningBatchConfig& config) {
 std::unique_ptr<Decoding> decoding_of(const Manifest& manifest, const RunningBatchConfig& config,
                                       SlotStitcher& stitcher) {
   if (!config.draft) return std::make_unique<OrdinaryDecoding>();
-  return DraftedDecoding::make(*config.draft, manifest,
-                               config.prefix_cache == PrefixSharing::kClient, stitcher);
+  const bool per_client = config.prefix_cache == PrefixSharing::kClient;
+  return DraftedDecoding::make(*config.draft, manifest, NGramTables(per_client, config.known),
+                               stitcher);
 }
 
 }  // namespace

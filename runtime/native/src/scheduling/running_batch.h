@@ -15,6 +15,7 @@
 #include "requests/sequence.h"
 #include "scheduling/decoding.h"
 #include "scheduling/drafting/draft_config.h"
+#include "scheduling/drafting/ngrams/ngram_table.h"
 #include "scheduling/scheduler.h"
 #include "stitching/slot_stitcher.h"
 
@@ -30,7 +31,8 @@ struct RunningBatchConfig {
   std::int64_t max_prefill_tokens = constants::kDefaultMaxPrefillTokens;
   std::string admission;
   PrefixSharing prefix_cache = PrefixSharing::kShared;
-  std::optional<DraftConfig> draft;  // empty: one token per pass
+  std::optional<DraftConfig> draft;          // empty: one token per pass
+  std::shared_ptr<const KnownNGrams> known;  // with which own drafts begin; nullptr: none
 };
 
 using EngineStats = skipdec_stats;  // its ``size`` is the border's

@@ -8,6 +8,7 @@
 #include "host/control_groups.h"
 #include "scheduling/clock.h"
 #include "scheduling/drafting/draft_resolver.h"
+#include "scheduling/drafting/ngrams/known_ngrams.h"
 #include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
@@ -19,6 +20,7 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   SchedulePointer schedule = bundle->schedules().resolve(options.schedule, 1);
   ServiceOptions resolved = options;
   resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
+  if (resolved.batch.draft) resolved.batch.known = known_ngrams(*bundle);
   RunningBatchConfig asked = options.batch;
   if (asked.kv_memory == 0) asked.kv_memory = 1;  // its default is known once engines are loaded
   RunningBatch::check(bundle->manifest(), asked);

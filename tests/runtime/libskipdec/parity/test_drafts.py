@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_documents import add_ngrams
 from drafted_requests import ALONE, BASE, drafts_of, draw_prompt, of_every_kind
 from runtimes import Asked, NativeRuntime, both, run_native
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.drafting.known_ngrams import count_ngrams
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -42,6 +45,23 @@ def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str
     assert drafts_of(given) == drafts_of(expected)
     if draft != "lookup":  # random weights seldom repeat themselves
         assert sum(accepted for _, _, accepted in drafts_of(given)) > 200
+
+
+def test_both_begin_with_the_ngrams_of_the_bundle(bundle: Path, tmp_path: Path) -> None:
+    with both(bundle) as (python, _):
+        ordinary = python.run(asked("full"))
+    texts = [(one.token_ids, 1) for answer in ordinary for one in answer]
+    knowing = Path(shutil.copytree(bundle, tmp_path / "knowing"))
+    add_ngrams(knowing, count_ngrams(texts))
+    fixed = "own,adapt=no"
+    first: list[list[int]] = []
+    for each in (bundle, knowing):
+        with both(each, draft=fixed) as (python, native):
+            expected, given = python.run(asked("full")), native.run(asked("full"), draft=fixed)
+        assert given == expected == ordinary
+        assert drafts_of(given) == drafts_of(expected)
+        first.append([passes for passes, _, _ in drafts_of(given)[:4]])
+    assert sum(first[1]) < sum(first[0])
 
 
 def test_layers_of_a_whole_plan_guess_every_token(bundle: Path) -> None:

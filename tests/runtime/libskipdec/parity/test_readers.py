@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, python_verdict
-from bundle_documents import Edit, add_drafts, edit, reseal
+from bundle_documents import Edit, add_drafts, add_ngrams, edit, reseal
 
 # What changes a document, and words of libskipdec's refusal.
 MANIFEST: tuple[tuple[Edit, str], ...] = (
@@ -31,6 +31,7 @@ MANIFEST: tuple[tuple[Edit, str], ...] = (
     (lambda file: file.update(kernels="other"), "kernels: "),
     (lambda file: file.update(prompt_template="x"), "prompt_template: "),
     (lambda file: file.update(tokenizer="other.json"), "other.json"),
+    (lambda file: file.update(ngrams="other.json"), "ngrams"),
     (lambda file: file["engines"][1].update(step_bytes=True), ""),
     (lambda file: file["engines"][1].update(step_bytes="8"), ""),
     (lambda file: file["model"].update(eos_token_id=2.0), ""),
@@ -205,6 +206,37 @@ def test_both_refuse_a_tokenizer_above_the_limit_unread(reader: NativeReader, bu
     path.write_bytes(path.read_bytes() + b" " * (64 << 20))
     reseal(bundle, path.name)
     assert_both_refuse(reader, bundle, "is larger than 67,108,864 bytes, the limit")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "has no list ngrams"),
+        ('{"ngrams": {}}', "has no list ngrams"),
+        (json.dumps({"ngrams": [[1, 2, 2, 2]] * 16385}), "up to 16,384 n-grams"),
+        ('{"ngrams": [[1, 2, 2, 2], [1, 3, 2, 2]]}', "ngrams.1 is"),
+        *(
+            (json.dumps({"ngrams": [row]}), "ngrams.0 is")
+            for row in (
+                *([1, 2, 2], [1, 2, 3, 4, 5, 2, 2], [-1, 2, 2, 2], [1, 10**6, 2, 2]),
+                *([1, 2, 0, 2], [1, 2, 3, 2], [1, 2, 2, 2**31], [1, 2.0, 2, 2], [1, True, 2, 2], 7),
+            )
+        ),
+    ],
+)
+def test_both_refuse_ngrams_that_are_not_allowed(
+    reader: NativeReader, bundle: Path, content: str, words: str
+) -> None:
+    add_ngrams(bundle, content)
+    assert_both_refuse(reader, bundle, words)
+
+
+def test_both_refuse_ngrams_above_the_limit_unread(reader: NativeReader, bundle: Path) -> None:
+    add_ngrams(bundle, '{"ngrams": []}')
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
+    (bundle / "ngrams.json").write_bytes(b" " * (2 << 20))
+    reseal(bundle, "ngrams.json")
+    assert_both_refuse(reader, bundle, "is larger than 1,310,720 bytes, the limit")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

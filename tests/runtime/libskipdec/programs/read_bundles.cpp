@@ -10,6 +10,7 @@
 #include "bundle/bundle.h"
 #include "constants.h"
 #include "errors.h"
+#include "scheduling/drafting/ngrams/known_ngrams.h"
 #include "tokenizer/file/unsupported.h"
 #include "tokenizer/tokenizer.h"
 
@@ -20,6 +21,7 @@ using namespace skipdec::runtime;
 void read(const std::string& path) {
   const auto bundle = Bundle::open(path, Verify::kFull);
   bundle->await_weights();
+  known_ngrams(*bundle);
   const Manifest& manifest = bundle->manifest();
   if (!manifest.tokenizer) return;
   try {

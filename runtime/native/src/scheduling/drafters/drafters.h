@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "scheduling/decoding.h"
@@ -54,10 +55,11 @@ class Drafter {
   static constexpr double kPrior = 0.5;
 };
 
-// Proposes what followed the same n-grams in texts that the engine wrote before.
+// Proposes what followed the same n-grams in texts that the engine wrote before, or in those whose
+// n-grams the bundle has.
 class OwnDrafter : public Drafter {
  public:
-  explicit OwnDrafter(bool per_client) : tables_(per_client) {}
+  explicit OwnDrafter(NGramTables tables) : tables_(std::move(tables)) {}
 
   std::string source() const override { return "own"; }
   std::vector<double> priors() const override { return NGramTable::priors(); }

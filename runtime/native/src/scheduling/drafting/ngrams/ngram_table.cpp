@@ -71,10 +71,19 @@ void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, Guesses& pr
 
 NGramTable::Match NGramTable::match(const std::int64_t* end, std::int64_t length) const {
   for (; length > 0; --length) {
-    const auto found = followers_.find(NGram::before(end, length));
-    if (found != followers_.end()) return {&found->second, length};
+    const Followers* found = behind(NGram::before(end, length));
+    if (found != nullptr) return {found, length};
   }
   return {};
+}
+
+const Followers* NGramTable::behind(const NGram& key) const {
+  const auto at = followers_.find(key);
+  const Followers* counted = at == followers_.end() ? nullptr : &at->second;
+  if (known_ == nullptr) return counted;
+  const auto found = known_->find(key);
+  if (found == known_->end()) return counted;
+  return counted == nullptr || found->second.total > counted->total ? &found->second : counted;
 }
 
 std::vector<double> NGramTable::priors() {
@@ -96,7 +105,7 @@ NGramTable& NGramTables::of(const std::string& client) {
     by_client_.erase(tables_.front().first);
     tables_.pop_front();
   }
-  tables_.emplace_back(client, NGramTable(constants::kDraftClientKeys));
+  tables_.emplace_back(client, NGramTable(constants::kDraftClientKeys, known_));
   by_client_[client] = std::prev(tables_.end());
   return tables_.back().second;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -14,18 +15,36 @@
 
 namespace skipdec::runtime {
 
+struct Follower {
+  std::int64_t token, count;
+};
+
+// The tokens that followed one n-gram.
+struct Followers {
+  std::vector<Follower> all;
+  std::size_t best = 0;    // a place in ``all``
+  std::int64_t total = 0;  // with those that are not in ``all``
+};
+
+// What most often followed n-grams of texts that the model wrote before it was exported.
+using KnownNGrams = std::unordered_map<NGram, Followers, NGramHash>;
+
 // The tokens that followed the last 1 to 5 tokens of texts, counted over all texts it was told.
 //
 // Worked: after "a b c a b d a b d" the table proposes "d" behind "a b": it followed twice, "c"
 // once. Of equal counts the one that reached it first is proposed.
 //
 // It holds up to ``max_keys`` n-grams; a new one beyond evicts the one inserted first. Each holds
-// up to 16 followers; further ones are not counted.
+// up to 16 followers; further ones are not counted. ``known`` n-grams, which the bundle has, are
+// never evicted nor counted further; where texts have the same one, what followed it more often is
+// proposed.
 class NGramTable {
  public:
-  explicit NGramTable(std::int64_t max_keys = constants::kDraftKeys) : max_keys_(max_keys) {}
+  explicit NGramTable(std::int64_t max_keys = constants::kDraftKeys,
+                      std::shared_ptr<const KnownNGrams> known = nullptr)
+      : max_keys_(max_keys), known_(std::move(known)) {}
 
-  // The number of n-grams.
+  // The number of n-grams of texts.
   std::int64_t size() const { return static_cast<std::int64_t>(followers_.size()); }
   // Counts each token from ``start`` on as a follower of the tokens before it.
   void count(const TokenSpan& tokens, std::size_t start);
@@ -39,14 +58,6 @@ class NGramTable {
   static std::vector<double> priors();
 
  private:
-  struct Follower {
-    std::int64_t token, count;
-  };
-  struct Followers {
-    std::vector<Follower> all;
-    std::size_t best = 0;    // a place in ``all``
-    std::int64_t total = 0;  // with those that are not in ``all``
-  };
   // A table's entry for the longest n-gram that is known, and the n-gram's length.
   struct Match {
     const Followers* followers = nullptr;
@@ -58,7 +69,11 @@ class NGramTable {
   // known.
   Match match(const std::int64_t* end, std::int64_t length) const;
 
+  // Returns what followed ``key``, or nullptr.
+  const Followers* behind(const NGram& key) const;
+
   std::int64_t max_keys_;
+  std::shared_ptr<const KnownNGrams> known_;  // nullptr: none
   std::unordered_map<NGram, Followers, NGramHash> followers_;
   std::deque<NGram> order_;  // in which keys were inserted
 };
@@ -66,7 +81,9 @@ class NGramTable {
 // The table that all clients share, or one for each of the 32 clients that used theirs last.
 class NGramTables {
  public:
-  explicit NGramTables(bool per_client) : is_per_client_(per_client) {}
+  // ``known``: what every table begins with; nullptr: nothing.
+  explicit NGramTables(bool per_client, std::shared_ptr<const KnownNGrams> known = nullptr)
+      : is_per_client_(per_client), known_(std::move(known)) {}
 
   // Returns the client's table, valid until the next call.
   NGramTable& of(const std::string& client);
@@ -75,7 +92,8 @@ class NGramTables {
   using Tables = std::list<std::pair<std::string, NGramTable>>;
 
   bool is_per_client_;
-  NGramTable shared_;
+  std::shared_ptr<const KnownNGrams> known_;
+  NGramTable shared_{constants::kDraftKeys, known_};
   Tables tables_;  // least recently used first
   std::unordered_map<std::string, Tables::iterator> by_client_;
 };

@@ -1,0 +1,108 @@
+"""N-grams of texts that a model wrote, which its bundle has: `own` drafts begin with them.
+
+The file has ``{"ngrams": [[1 to 3 tokens, the token that followed them most often, how often it
+did, how often any token did], …]}``, the most frequent first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ...engines.bundle import EngineBundle
+from ...engines.constants import integer
+from ...engines.documents import parse_json
+from ...engines.errors import BundleError, shown
+from .ngrams import NOTHING_KNOWN, Followers, KnownNGrams
+
+KNOWN_TOKENS = integer("draft_known_tokens")  # of the longest n-gram
+MAX_KNOWN = integer("draft_known_ngrams")
+_LEAST = 2  # times that a token followed
+_MAX_BYTES = MAX_KNOWN * 80
+
+
+class _Entry(NamedTuple):
+    tokens: tuple[int, ...]
+    next_token: int
+    followed: int
+    total: int
+
+
+def count_ngrams(texts: Iterable[tuple[Sequence[int], int]], most: int = MAX_KNOWN) -> str:
+    """Return the file of the n-grams of ``texts``, each tokens and the index of the first counted.
+
+    An n-gram is kept if one token followed it twice or more, unless a shorter one proposes that
+    token with a share that is no less; of more than ``most`` the most frequent.
+    """
+    counted: dict[tuple[int, ...], dict[int, int]] = {}
+    for tokens, start in texts:
+        for index in range(max(1, start), len(tokens)):
+            for length in range(1, min(KNOWN_TOKENS, index) + 1):
+                followers = counted.setdefault(tuple(tokens[index - length : index]), {})
+                followers[tokens[index]] = followers.get(tokens[index], 0) + 1
+    entries: dict[tuple[int, ...], _Entry] = {}
+    for tokens in sorted(counted, key=len):
+        followers = counted[tokens]
+        best = max(followers, key=lambda token: (followers[token], -token))
+        entry = _Entry(tokens, best, followers[best], sum(followers.values()))
+        shorter = entries.get(tokens[1:])
+        if entry.followed >= _LEAST and not (shorter and _says_as_much(shorter, entry)):
+            entries[tokens] = entry
+    kept = sorted(entries.values(), key=lambda entry: (-entry.followed, entry))[:most]
+    rows = [[*entry.tokens, entry.next_token, entry.followed, entry.total] for entry in kept]
+    return json.dumps({"ngrams": rows}, separators=(",", ":"))
+
+
+def _says_as_much(shorter: _Entry, longer: _Entry) -> bool:
+    return (
+        shorter.next_token == longer.next_token
+        and shorter.followed * longer.total >= longer.followed * shorter.total
+    )
+
+
+def known_ngrams(bundle: EngineBundle) -> KnownNGrams:
+    """Return the n-grams that ``bundle`` has; none without a file. Raises as `parse_ngrams`."""
+    name = bundle.manifest.ngrams
+    if name is None:
+        return NOTHING_KNOWN
+    content, subject = bundle.read(name, _MAX_BYTES), str(bundle.file(name))
+    return parse_ngrams(content, subject, bundle.manifest.model.vocab_size)
+
+
+def parse_ngrams(
+    content: bytes, subject: str, vocab_size: int, remedy: str = "export the model again"
+) -> KnownNGrams:
+    """Parse the file of n-grams ``subject``.
+
+    Raises BundleError unless it is an object with at most 16,384 of them, each once, of tokens
+    below ``vocab_size``.
+    """
+    document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
+    rows = document.get("ngrams") if isinstance(document, dict) else None
+    if not isinstance(rows, list) or len(rows) > MAX_KNOWN:
+        raise BundleError(subject, f"has no list ngrams of up to {MAX_KNOWN:,} n-grams; {remedy}")
+    known: dict[tuple[int, ...], Followers] = {}
+    for index, row in enumerate(rows):
+        entry = _entry(row, vocab_size)
+        if entry is None or entry.tokens in known:
+            raise BundleError(
+                subject,
+                f"ngrams.{index} is {shown(row)}; allowed: 1 to {KNOWN_TOKENS} tokens below "
+                f"{vocab_size:,} that no other has, the next one, its count and that of all; "
+                f"{remedy}",
+            )
+        known[entry.tokens] = Followers(entry.next_token, entry.followed, entry.total)
+    return known
+
+
+def _entry(row: object, vocab_size: int) -> _Entry | None:
+    """Return a row of the file; None if it is not allowed."""
+    if not isinstance(row, list) or not 4 <= len(row) <= KNOWN_TOKENS + 3:
+        return None
+    if not all(type(value) is int for value in row):
+        return None
+    *tokens, count, total = row
+    if not all(0 <= token < vocab_size for token in tokens) or not 1 <= count <= total < 2**31:
+        return None
+    return _Entry(tuple(tokens[:-1]), tokens[-1], count, total)
