@@ -142,7 +142,7 @@ class DataConfig(ValidatedConfig):
     ``long_prompts`` decides about rows longer than the model's maximum; "refuse" names their lines.
 
     The path ``self`` or ``self:20000`` names no file: the model that is tuned writes so many texts
-    itself, by default 5,000. Only `tune` can do so, and no other field goes with it.
+    itself, by default 5,000. Only `tune` and `ngrams` can do so, and no other field goes with it.
     """
 
     path: Annotated[Path, Option("--data", metavar="FILE")] = Field(
@@ -280,7 +280,8 @@ def _resolve_format(config: DataConfig) -> DataFormat:
     path = config.path
     if config.own_texts is not None:
         raise UsageError(
-            f"data {path}", "is written by the model, which only skipdec tune can do; give a file"
+            f"data {path}",
+            "is written by the model, which only skipdec tune and ngrams can do; give a file",
         )
     if not path.exists():
         raise UsageError(

@@ -49,6 +49,11 @@ class OwnTexts:
         """The file that has ``facts``."""
         return self.path.with_suffix(".json")
 
+    @property
+    def are_written(self) -> bool:
+        """True if no text is missing. Raises as `read`."""
+        return len(self.read()[0]) >= self.count
+
     def read(self) -> tuple[list[Text], int]:
         """Return the texts that are there, and the bytes that they take; a broken end is left out.
 

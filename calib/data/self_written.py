@@ -30,8 +30,9 @@ from ...exporter.pipeline.exporting import export
 from ...runtime.generator import Generator
 from ...runtime.tokens.outputs import CompletionOutput, StreamDelta
 from ...runtime.tokens.sampling import SamplingParams
+from ...runtime.tokens.tokenizer import Tokenizer
 from .chats import read_conversation
-from .data import Example
+from .data import DataConfig, Example, load_examples
 from .own_texts import OwnTexts, Text
 from .tokenised import NO_TEMPLATE, encode_example
 
@@ -47,6 +48,54 @@ _FIRST_WORD = re.compile(r"\s*\S{1,24}")
 _LOOP_TOKENS = 16  # of a passage that repeats itself up to the end
 _LOOP_TIMES = 3
 _GRAM = 4  # tokens
+
+
+def require_room(max_length: int, tokenizer: Tokenizer, end_token_ids: Sequence[int]) -> None:
+    """Raise UsageError if no text fits into ``max_length``, or the template takes no chats."""
+    if tokenizer.chat is None:
+        least = 2 + max(1, len(tokenizer.encode("")))
+    else:
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        answered = tokenizer.chat.encode_answered(chat, end_token_ids)
+        least = 2 * len(answered.prompt.token_ids) + 2  # half is for the user's turn
+    if max_length < least:
+        raise UsageError(
+            "max_length", f"is {max_length}; allowed: {least} or more, for texts with any content"
+        )
+
+
+def own_examples(
+    texts: OwnTexts, work: Path, *, may_use_gpu: bool, events: Events
+) -> list[Example]:
+    """Return the texts that a model writes itself, after writing those that are missing.
+
+    ``work`` is the directory of the engines that write them. Raises as `write_own_texts`.
+    """
+    kept, size = texts.read()
+    if len(kept) < texts.count:
+        write_own_texts(texts, work, on_gpu=may_use_gpu and _has_gpu(events), events=events)
+    elif size < texts.path.stat().st_size:  # a run was killed while it wrote a line
+        with WriterLock(texts.path):
+            os.truncate(texts.path, texts.read()[1])
+    events.stage("reading texts", 1)
+    return load_examples(DataConfig(path=texts.path))[: texts.count]
+
+
+def _has_gpu(events: Events) -> bool:
+    """Return True if ONNX Runtime's engines can run on the GPU that torch finds; warn if not."""
+    import torch
+
+    from ...engines.backends.ort import execution_providers
+
+    if not torch.cuda.is_available():
+        return False
+    has_provider = "CUDAExecutionProvider" in execution_providers()
+    if not has_provider:
+        events.warn(
+            "the texts are written on the CPU, as ONNX Runtime has no CUDA provider here; replace "
+            "it: pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
+        )
+    return has_provider
 
 
 def write_own_texts(texts: OwnTexts, work: Path, *, on_gpu: bool, events: Events) -> None:

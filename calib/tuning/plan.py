@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ...engines.bundle.place import WriterLock
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.events import Events
@@ -21,7 +19,7 @@ from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.own_texts import OWN_LENGTH, OwnTexts
-from ..data.self_written import write_own_texts
+from ..data.self_written import own_examples, require_room
 from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
 from .draft import layers_read, layers_run
@@ -221,24 +219,10 @@ def _check_before_writing(
         problems.attempt(_parse, text, start, start.spec.max_seq_len)
     problems.attempt(_layers_used, config, start.spec.num_layers)
     if longest is not None:
-        problems.attempt(_check_own_lengths, start, longest)
+        with closing(start.open_tokenizer()) as tokenizer:
+            problems.attempt(require_room, longest, tokenizer, start.spec.end_token_ids)
     if problems.errors:
         raise problems.error()
-
-
-def _check_own_lengths(start: StartModel, longest: int) -> None:
-    """Raise UsageError if no text fits into the maximum length, or the template takes no chats."""
-    with closing(start.open_tokenizer()) as tokenizer:
-        if tokenizer.chat is None:
-            least = 2 + max(1, len(tokenizer.encode("")))
-        else:
-            chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-            answered = tokenizer.chat.encode_answered(chat, start.spec.end_token_ids)
-            least = 2 * len(answered.prompt.token_ids) + 2  # half is for the user's turn
-    if longest < least:
-        raise UsageError(
-            "max_length", f"is {longest}; allowed: {least} or more, for texts with any content"
-        )
 
 
 def _own_examples(
@@ -268,43 +252,19 @@ def _own_examples(
         max_length=longest,
         seed=config.seed,
     )
-    kept, size = texts.read()
-    if len(kept) < count:
-        if num_processes() > 1:
-            raise UsageError(
-                "data self",
-                "is written by one process; run the command without torchrun first, and stop it "
-                "once the texts are written: they are kept",
-            )
-        on_gpu = config.device == "auto" and _has_gpu(events)
-        write_own_texts(texts, directories.work, on_gpu=on_gpu, events=events)
-    elif size < texts.path.stat().st_size:  # a run was killed while it wrote a line
-        with WriterLock(texts.path):
-            os.truncate(texts.path, texts.read()[1])
-    events.stage("reading texts", 1)
-    return load_examples(DataConfig(path=texts.path))[:count]
+    if num_processes() > 1 and not texts.are_written:
+        raise UsageError(
+            "data self",
+            "is written by one process; run the command without torchrun first, and stop it "
+            "once the texts are written: they are kept",
+        )
+    may_use_gpu = config.device == "auto"
+    return own_examples(texts, directories.work, may_use_gpu=may_use_gpu, events=events)
 
 
 def own_texts_path(directories: TuningDirectories) -> Path:
     """Return the file of the texts that a model writes itself, beside the output."""
     return directories.output.with_name(f"{directories.output.name}.self.jsonl")
-
-
-def _has_gpu(events: Events) -> bool:
-    """Return True if ONNX Runtime's engines can run on the GPU that torch finds; warn if not."""
-    import torch
-
-    from ...engines.backends.ort import execution_providers
-
-    if not torch.cuda.is_available():
-        return False
-    has_provider = "CUDAExecutionProvider" in execution_providers()
-    if not has_provider:
-        events.warn(
-            "the texts are written on the CPU, as ONNX Runtime has no CUDA provider here; replace "
-            "it: pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
-        )
-    return has_provider
 
 
 def _longest(config: TuneConfig, start: StartModel) -> int:

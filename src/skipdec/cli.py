@@ -40,6 +40,7 @@ _COMMANDS = {
     "round": ("calib.commands.round", "Round weights to int4 by the effect on outputs."),
     "evaluate": ("calib.commands.evaluate", "Compare schedules by texts, metrics and time."),
     "tune": ("calib.commands.tune", "Fine-tune a model with the schedule that it will run."),
+    "ngrams": ("calib.commands.ngrams", "Count n-grams of a model's texts, for its drafts."),
     "fit": ("calib.commands.fit", "Choose the exit schedule that reaches a goal."),
 }
 

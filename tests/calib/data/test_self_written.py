@@ -259,5 +259,5 @@ def test_own_data_takes_no_options_of_files() -> None:
     assert all(
         f"{name} is {value!r}; leave it out" in str(caught.value) for name, value in options.items()
     )
-    with pytest.raises(UsageError, match="only skipdec tune can do; give a file"):
+    with pytest.raises(UsageError, match="only skipdec tune and ngrams can do; give"):
         load_examples(DataConfig(path="self"))

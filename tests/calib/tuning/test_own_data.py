@@ -13,7 +13,7 @@ from command_line import run
 from recorded_events import RecordedEvents
 from writing_models import POSITIONS
 
-from skipdec.calib.tuning import plan as planning
+from skipdec.calib.data import self_written
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import plan_tuning
 from skipdec.calib.tuning.tuning import tune
@@ -72,7 +72,7 @@ def test_a_draft_layer_is_tuned_on_texts_that_are_written_once(
 
     with (tmp_path / "tuned.self.jsonl").open("a") as file:
         file.write('{"index": 99, "mess')  # as a run that is killed leaves it
-    monkeypatch.setattr(planning, "write_own_texts", None)
+    monkeypatch.setattr(self_written, "write_own_texts", None)
     plan = plan_tuning(settings(force=True, data={"path": "self:30"}))
     assert len(plan.data.examples) == 29
     tokenizer = plan.start.open_tokenizer()
@@ -109,7 +109,7 @@ def base_of(model: Path, base: Path) -> Path:
 def test_problems_are_found_before_anything_is_written(
     settings: Settings, tmp_path: Path, writing_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "write_own_texts", None)
+    monkeypatch.setattr(self_written, "write_own_texts", None)
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"draft_layer": False, "schedule": "constant:max=9"}, "is 9; allowed"),
         ({"max_length": POSITIONS + 1}, f"is {POSITIONS + 1}; allowed"),

@@ -1,0 +1,1 @@
+"""N-grams of a model's texts, with which drafts begin."""
