@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .calib.fitting.inputs import FitConfig as FitConfig
     from .calib.fitting.search import SearchConfig as SearchConfig
     from .calib.fitting.space import SpaceConfig as SpaceConfig
+    from .calib.ngrams.config import NGramsConfig as NGramsConfig
+    from .calib.ngrams.ngrams import write_ngrams as write_ngrams
     from .calib.rounding.config import RoundingConfig as RoundingConfig
     from .calib.rounding.rounding import round_weights as round_weights
     from .calib.tuning.config import TuneConfig as TuneConfig
@@ -149,6 +151,8 @@ _MAKING = _by_name(
         ".calib.fitting.inputs": "FitConfig",
         ".calib.fitting.search": "SearchConfig",
         ".calib.fitting.space": "SpaceConfig",
+        ".calib.ngrams.config": "NGramsConfig",
+        ".calib.ngrams.ngrams": "write_ngrams",
         ".calib.rounding.config": "RoundingConfig",
         ".calib.rounding.rounding": "round_weights",
         ".calib.tuning.config": "TuneConfig",

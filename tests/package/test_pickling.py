@@ -28,6 +28,9 @@ EXAMPLES: dict[str, Callable[[], object]] = {
     "ExportConfig": lambda: skipdec.ExportConfig(model="opt-125m", output=Path("bundle")),
     "FitConfig": lambda: skipdec.FitConfig(bundle=Path("bundle"), data=DATA, target_speedup=1.5),
     "MetricOptions": skipdec.MetricOptions,
+    "NGramsConfig": lambda: skipdec.NGramsConfig(
+        model="opt-125m", data=DATA, output=Path("ngrams.json")
+    ),
     "OpenOptions": lambda: skipdec.OpenOptions(schedule="2x", kv_memory="2GiB"),
     "RestartPolicy": skipdec.RestartPolicy,
     "RoundingConfig": lambda: skipdec.RoundingConfig(
