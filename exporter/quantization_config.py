@@ -73,9 +73,7 @@ class QuantizationConfig(ValidatedConfig):
         default=False, description="replace an existing bundle"
     )
     resume: bool = Field(default=True, description="reuse engines built by an interrupted run")
-    jobs: Annotated[int, Option("-j")] = Field(
-        default=1, ge=1, description="engines built at once; memory use grows, too"
-    )
+    jobs: int = Field(default=1, ge=1, description="engines built at once; memory use grows, too")
 
     @property
     def quantizations(self) -> tuple[Quantization, Quantization]:

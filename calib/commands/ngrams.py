@@ -22,7 +22,8 @@ skipdec ngrams SmolLM2-135M-Instruct --data self:2000 -o ngrams.json
   the model writes 2,000 chats, kept in ngrams.json.self.jsonl
 
 \b
-skipdec export SmolLM2-135M-Instruct --quantize int8-block --ngrams ngrams.json
+skipdec export SmolLM2-135M-Instruct --quantize int8-block \\
+    --ngrams ngrams.json
 
 \b
 skipdec ngrams ./opt-e2e --data written.jsonl -o ngrams.json

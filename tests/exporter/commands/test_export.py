@@ -71,9 +71,9 @@ def test_every_flag_and_the_file_reach_the_configuration(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(pipeline, "export", record)
     fields = {"revision": "v1", "head_quantize": "int8", "accuracy_level": 0, "atol": 0.5}
-    fields |= {"verify_memory": "2GB", "resume": False, "quantize": "int8"}
+    fields |= {"verify_memory": "2GB", "resume": False, "quantize": "int8", "jobs": 4}
     flags = "--load-format bin --dtype float16 --quantize int4 --block-size 64 --max-seq-len 99"
-    switches = "--schedule 2x --keep-canonical --force --no-verify -j 4 -o out"
+    switches = "--schedule 2x --keep-canonical --force --no-verify -o out"
     result = run("me/opt", *command_line.config(**fields), *flags.split(), *switches.split())
     assert result.exit_code == 130
     assert seen == [
