@@ -32,8 +32,7 @@ std::unique_ptr<Decoding> decoding_of(const Manifest& manifest, const RunningBat
                                       SlotStitcher& stitcher) {
   if (!config.draft) return std::make_unique<OrdinaryDecoding>();
   const bool per_client = config.prefix_cache == PrefixSharing::kClient;
-  return DraftedDecoding::make(*config.draft, manifest, NGramTables(per_client, config.known),
-                               stitcher);
+  return DraftedDecoding::make(*config.draft, manifest, per_client, config.known, stitcher);
 }
 
 }  // namespace

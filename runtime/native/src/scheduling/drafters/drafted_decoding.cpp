@@ -11,12 +11,13 @@ namespace skipdec::runtime {
 
 namespace {
 
-std::unique_ptr<Drafter> drafter_of(const DraftPart& part, NGramTables&& tables,
+std::unique_ptr<Drafter> drafter_of(const DraftPart& part, bool per_client,
+                                    const std::shared_ptr<const KnownNGrams>& known,
                                     SlotStitcher& stitcher, PassCosts& costs) {
   if (part.kind->name == "trained") return std::make_unique<TrainedDrafter>(part, stitcher, costs);
   if (part.kind->runs_layers) return std::make_unique<LayersDrafter>(part, stitcher, costs);
   if (part.kind->name == "lookup") return std::make_unique<LookupDrafter>();
-  return std::make_unique<OwnDrafter>(std::move(tables));
+  return std::make_unique<OwnDrafter>(per_client, known);
 }
 
 }  // namespace
@@ -30,13 +31,13 @@ void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) 
   found_.emplace_back();
 }
 
-std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config,
-                                                       const Manifest& manifest, NGramTables tables,
-                                                       SlotStitcher& stitcher) {
+std::unique_ptr<DraftedDecoding> DraftedDecoding::make(
+    const DraftConfig& config, const Manifest& manifest, bool per_client,
+    const std::shared_ptr<const KnownNGrams>& known, SlotStitcher& stitcher) {
   auto made = std::make_unique<DraftedDecoding>(config, manifest.model.vocab_size);
   for (const DraftPart& part : config.parts) {
     const double share = byte_share(manifest, part);
-    made->add(drafter_of(part, std::move(tables), stitcher, made->costs()), share);
+    made->add(drafter_of(part, per_client, known, stitcher, made->costs()), share);
   }
   return made;
 }

@@ -30,10 +30,13 @@ class DraftedDecoding : public Decoding {
   void add(std::unique_ptr<Drafter> drafter, double draft_prior = 0);
   // Where drafters note the time of their steps.
   PassCosts& costs() { return costs_; }
-  // Makes the drafters that ``config`` names, which `resolve_draft` made; ``tables`` are those
-  // of own ones. ``stitcher`` runs those of layers and outlives this.
+  // Makes the drafters that ``config`` names, which `resolve_draft` made; ``per_client``: none
+  // learns across clients. ``known`` are the bundle's n-grams, nullptr without any. ``stitcher``
+  // runs those of layers and outlives this.
   static std::unique_ptr<DraftedDecoding> make(const DraftConfig& config, const Manifest& manifest,
-                                               NGramTables tables, SlotStitcher& stitcher);
+                                               bool per_client,
+                                               const std::shared_ptr<const KnownNGrams>& known,
+                                               SlotStitcher& stitcher);
 
   void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) override;
   void ran(const std::vector<StepRow>& steps, double seconds, double searching,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,7 +60,8 @@ class Drafter {
 // n-grams the bundle has.
 class OwnDrafter : public Drafter {
  public:
-  explicit OwnDrafter(NGramTables tables) : tables_(std::move(tables)) {}
+  OwnDrafter(bool per_client, std::shared_ptr<const KnownNGrams> known)
+      : tables_(per_client, std::move(known)) {}
 
   std::string source() const override { return "own"; }
   std::vector<double> priors() const override { return NGramTable::priors(); }
