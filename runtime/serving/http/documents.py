@@ -181,8 +181,9 @@ def usage(outputs: Iterable[RequestOutput], *, counts_drafts: bool = False) -> d
         prompt_tokens += len(output.prompt_token_ids)
         for completion in output.outputs:
             completion_tokens += len(completion.token_ids)
-            later_tokens += len(completion.layers_per_token[1:])
-            layers += sum(completion.layers_per_token[1:])
+            later = completion.layers_per_token[1:]
+            later_tokens += len(later)
+            layers += sum(later)
             if completion.timings is not None and completion.token_ids:
                 first_tokens.append(completion.timings.time_to_first_token)
                 decode_seconds += completion.timings.decode_seconds
