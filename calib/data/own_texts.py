@@ -22,6 +22,11 @@ Text = dict[str, Any]
 """A line: a text's index, its seed, and the columns of a chat, or of a prompt and a completion."""
 
 
+def own_texts_path(output: Path) -> Path:
+    """Return the file of the texts, beside ``output``, which is made of them."""
+    return output.with_name(f"{output.name}.self.jsonl")
+
+
 @dataclass(frozen=True)
 class OwnTexts:
     """The first ``count`` usable texts of ``checkpoint``, as JSON lines in ``path``.

@@ -69,8 +69,16 @@ def own_examples(
 ) -> list[Example]:
     """Return the texts that a model writes itself, after writing those that are missing.
 
-    ``work`` is the directory of the engines that write them. Raises as `write_own_texts`.
+    ``work`` is the directory of the engines that write them. Raises UsageError for a model without
+    chats that was tuned with a prompt template, and as `write_own_texts`.
     """
+    template = texts.checkpoint.prompt_template
+    if texts.checkpoint.chat is None and template is not None:
+        raise UsageError(
+            "data self",
+            f"has no prompts, and the model was tuned with the prompt template {template!r}; give "
+            "a file",
+        )
     kept, size = texts.read()
     if len(kept) < texts.count:
         write_own_texts(texts, work, on_gpu=may_use_gpu and _has_gpu(events), events=events)

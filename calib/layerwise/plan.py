@@ -10,14 +10,19 @@ from itertools import accumulate
 from typing import TypeVar
 
 from ...engines.checking import Problems
-from ...engines.errors import CheckpointError, UsageError
+from ...engines.errors import UsageError
 from ...engines.manifest import ModelSpec
-from ...exporter.checkpoint.chat import parse_tokenizer
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
+from ..data.tokenised import (
+    ExampleEncoder,
+    TokenisedData,
+    TokenisedExample,
+    open_tokenizer,
+    tokenise,
+)
 from .config import LayerwiseConfig
 
 
@@ -127,18 +132,9 @@ def draw_rows(config: LayerwiseConfig) -> list[Example]:
 def tokenise_rows(
     checkpoint: Checkpoint, examples: Sequence[Example], data: DataConfig
 ) -> TokenisedData:
-    """Encode with the checkpoint's tokenizer. Raises CheckpointError without it or an end token."""
+    """Encode with the checkpoint's tokenizer. Raises as `open_tokenizer`."""
     model = checkpoint.model
-    missing = []
-    if checkpoint.tokenizer_json is None:
-        missing.append("has no tokenizer files; put tokenizer.json beside the weights")
-    if model.eos_token_id is None:
-        missing.append("has no eos_token_id; name the token that ends a text in config.json")
-    if missing:
-        raise CheckpointError(model.name, *missing)
-    assert checkpoint.tokenizer_json is not None
-    tokenizer = parse_tokenizer(checkpoint.tokenizer_json, checkpoint.chat, model.name)
-    with closing(tokenizer):
+    with closing(open_tokenizer(checkpoint)) as tokenizer:
         encoder = ExampleEncoder.of(model, tokenizer, data, checkpoint.prompt_template)
         tokenised = tokenise(examples, encoder)
     if len(tokenised.examples) < 2:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ...engines.bundle import replace_file
+from ...engines.bundle import place_problems, replace_file
 from ...engines.checking import FrozenModel, Problems
-from ...engines.errors import CheckpointError, UsageError
+from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import ModelSpec
-from ...exporter.checkpoint.chat import parse_tokenizer
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from ...runtime.drafting.known_ngrams import count_ngrams
-from ...runtime.tokens.tokenizer import Tokenizer
+from ...runtime.drafting.known_ngrams import count_ngrams, ngrams_json
 from ..data.data import Example, load_examples
-from ..data.own_texts import OWN_LENGTH, OwnTexts
+from ..data.own_texts import OWN_LENGTH, OwnTexts, own_texts_path
 from ..data.self_written import own_examples, require_room
-from ..data.tokenised import ExampleEncoder, tokenise
+from ..data.tokenised import ExampleEncoder, open_tokenizer, tokenise
 from .config import NGramsConfig
 
 
@@ -37,18 +34,18 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     """Count n-grams of the completions of ``config.data``, and write them to ``config.output``.
 
     Texts that the model writes itself are kept beside it, as those of `tune` are. Raises
-    SkipDecError before any work if something is wrong: an output that exists, bad lines of the
-    data, a model without tokenizer or end of text.
+    SkipDecError before any work if something is wrong: an output that can't be written, bad lines
+    of the data, a model without tokenizer or end of text.
     """
     events, problems = events or Events(), Problems("ngrams")
     output = config.output.absolute()
-    problems.attempt(_check_output, output, force=config.force)
+    problems.attempt(_check_output, config)
     is_own = config.data.own_texts is not None
     examples = None if is_own else problems.attempt(load_examples, config.data)
     checkpoint = problems.attempt(open_checkpoint, config.source)
     if checkpoint is None or problems.errors:
         raise problems.error()
-    with closing(_open_tokenizer(checkpoint)) as tokenizer:
+    with closing(open_tokenizer(checkpoint)) as tokenizer:
         model, longest = checkpoint.model, _longest(config, checkpoint.model)
         if examples is None:
             require_room(longest, tokenizer, model.end_token_ids)
@@ -58,33 +55,23 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     # Texts of the model's own were cut when they were written.
     warnings = (*checkpoint.warnings, *(() if is_own else data.warnings))
     events.planned(f"{model.name}: {len(data.examples)} texts", warnings)
-    content = count_ngrams(
+    ngrams = count_ngrams(
         ((*each.prompt_token_ids, *each.completion_token_ids), len(each.prompt_token_ids))
         for each in data.examples
     )
-    replace_file(output, content.encode())
+    replace_file(output, ngrams_json(ngrams).encode())
     return NGramsReport(
         output=config.output,
         texts=len(data.examples),
         tokens=sum(len(each.completion_token_ids) for each in data.examples),
-        ngrams=len(json.loads(content)["ngrams"]),
+        ngrams=len(ngrams),
         warnings=warnings,
     )
 
 
-def _check_output(output: Path, *, force: bool) -> None:
-    if output.exists() and not (force and output.is_file()):
-        raise UsageError("--output", f"{output} exists; add --force to replace a file")
-
-
-def _open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    if checkpoint.tokenizer_json is None or not checkpoint.model.end_token_ids:
-        raise CheckpointError(
-            checkpoint.model.name,
-            "has no tokenizer files or no eos_token_id; put tokenizer.json beside the weights, and "
-            "name the token that ends a text in config.json",
-        )
-    return parse_tokenizer(checkpoint.tokenizer_json, checkpoint.chat, checkpoint.model.name)
+def _check_output(config: NGramsConfig) -> None:
+    if problems := place_problems(config.output, force=config.force):
+        raise UsageError(str(config.output), *problems)
 
 
 def _longest(config: NGramsConfig, model: ModelSpec) -> int:
@@ -98,17 +85,10 @@ def _longest(config: NGramsConfig, model: ModelSpec) -> int:
 def _own_examples(
     config: NGramsConfig, checkpoint: Checkpoint, longest: int, events: Events
 ) -> list[Example]:
-    template = checkpoint.prompt_template
-    if checkpoint.chat is None and template is not None:
-        raise UsageError(
-            "data self",
-            f"has no prompts, and the model was tuned with the prompt template {template!r}; give "
-            "a file",
-        )
     assert config.data.own_texts is not None
     output = config.output.absolute()
     texts = OwnTexts(
-        path=output.with_name(f"{output.name}.self.jsonl"),
+        path=own_texts_path(output),
         checkpoint=checkpoint,
         count=config.data.own_texts,
         max_length=longest,

@@ -18,7 +18,7 @@ from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.own_texts import OWN_LENGTH, OwnTexts
+from ..data.own_texts import OWN_LENGTH, OwnTexts, own_texts_path
 from ..data.self_written import own_examples, require_room
 from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
@@ -76,7 +76,9 @@ class TuningPlan:
             ]
         written = []
         if config.data.own_texts is not None:
-            written = [f"data in {own_texts_path(self.directories)}, written by the model itself"]
+            written = [
+                f"data in {own_texts_path(self.directories.output)}, written by the model itself"
+            ]
         horizon = f"horizon {self.schedule.horizon}: the median completion, in tokens"
         return "\n".join(
             (
@@ -234,19 +236,13 @@ def _own_examples(
 ) -> list[Example]:
     """Return the texts that the model writes itself, after writing those that are missing.
 
-    Raises UsageError where that is not possible: in several processes, or with a prompt template.
+    Raises UsageError for several processes, and as `own_examples`.
     """
-    count, template = config.data.own_texts, start.prompt_template
+    count = config.data.own_texts
     assert count is not None
     assert start.checkpoint is not None
-    if start.chat is None and template is not None:
-        raise UsageError(
-            "data self",
-            f"has no prompts, and the model was tuned with the prompt template {template!r}; give "
-            "a file",
-        )
     texts = OwnTexts(
-        path=own_texts_path(directories),
+        path=own_texts_path(directories.output),
         checkpoint=start.checkpoint,
         count=count,
         max_length=longest,
@@ -260,11 +256,6 @@ def _own_examples(
         )
     may_use_gpu = config.device == "auto"
     return own_examples(texts, directories.work, may_use_gpu=may_use_gpu, events=events)
-
-
-def own_texts_path(directories: TuningDirectories) -> Path:
-    """Return the file of the texts that a model writes itself, beside the output."""
-    return directories.output.with_name(f"{directories.output.name}.self.jsonl")
 
 
 def _longest(config: TuneConfig, start: StartModel) -> int:

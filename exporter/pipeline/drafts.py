@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ...engines.checking import Problems
 from ...engines.documents import read_file
-from ...engines.errors import BundleError, UsageError
+from ...engines.errors import UsageError
 from ...engines.kernels.formats import uncut_head
 from ...engines.manifest import ModelSpec, PrecisionSpec
 from ...engines.targets import default_device
 from ...runtime.drafting.config import is_auto, parse_draft
-from ...runtime.drafting.known_ngrams import parse_ngrams
+from ...runtime.drafting.known_ngrams import MAX_NGRAMS_BYTES, parse_ngrams
 from ...runtime.drafting.resolver import draft_problems
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import read_draft_layer
@@ -49,11 +49,9 @@ def plan_drafts(
 def _read_ngrams(path: Path, model: ModelSpec) -> bytes:
     """Return the content of a file of n-grams. Raises UsageError unless it is one for ``model``."""
     remedy = "write it with skipdec ngrams, from this model's tokenizer"
-    content = read_file(path, UsageError, subject=f"ngrams {path}", remedy=remedy)
-    try:
-        parse_ngrams(content, f"ngrams {path}", model.vocab_size, remedy)
-    except BundleError as error:
-        raise UsageError(error.subject, *error.problems) from error
+    subject = f"ngrams {path}"
+    content = read_file(path, UsageError, subject=subject, remedy=remedy, limit=MAX_NGRAMS_BYTES)
+    parse_ngrams(content, model.vocab_size, UsageError, subject=subject, remedy=remedy)
     return content
 
 

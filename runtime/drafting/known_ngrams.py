@@ -13,13 +13,14 @@ from typing import NamedTuple
 from ...engines.bundle import EngineBundle
 from ...engines.constants import integer
 from ...engines.documents import parse_json
-from ...engines.errors import BundleError, shown
+from ...engines.errors import BundleError, SkipDecError, shown
 from .ngrams import NOTHING_KNOWN, Followers, KnownNGrams
 
+MAX_NGRAMS_BYTES = integer("max_ngrams_bytes")
 KNOWN_TOKENS = integer("draft_known_tokens")  # of the longest n-gram
 MAX_KNOWN = integer("draft_known_ngrams")
+_REMEDY = "export the model again"
 _LEAST = 2  # times that a token followed
-_MAX_BYTES = MAX_KNOWN * 80
 
 
 class _Entry(NamedTuple):
@@ -29,8 +30,10 @@ class _Entry(NamedTuple):
     total: int
 
 
-def count_ngrams(texts: Iterable[tuple[Sequence[int], int]], most: int = MAX_KNOWN) -> str:
-    """Return the file of the n-grams of ``texts``, each tokens and the index of the first counted.
+def count_ngrams(
+    texts: Iterable[tuple[Sequence[int], int]], most: int = MAX_KNOWN
+) -> list[list[int]]:
+    """Return the n-grams of ``texts``, each tokens and the index of the first counted, as rows.
 
     An n-gram is kept if one token followed it twice or more, unless a shorter one proposes that
     token with a share that is no less; of more than ``most`` the most frequent.
@@ -50,7 +53,11 @@ def count_ngrams(texts: Iterable[tuple[Sequence[int], int]], most: int = MAX_KNO
         if entry.followed >= _LEAST and not (shorter and _says_as_much(shorter, entry)):
             entries[tokens] = entry
     kept = sorted(entries.values(), key=lambda entry: (-entry.followed, entry))[:most]
-    rows = [[*entry.tokens, entry.next_token, entry.followed, entry.total] for entry in kept]
+    return [[*entry.tokens, entry.next_token, entry.followed, entry.total] for entry in kept]
+
+
+def ngrams_json(rows: Sequence[Sequence[int]]) -> str:
+    """Return the file of n-grams."""
     return json.dumps({"ngrams": rows}, separators=(",", ":"))
 
 
@@ -66,27 +73,28 @@ def known_ngrams(bundle: EngineBundle) -> KnownNGrams:
     name = bundle.manifest.ngrams
     if name is None:
         return NOTHING_KNOWN
-    content, subject = bundle.read(name, _MAX_BYTES), str(bundle.file(name))
-    return parse_ngrams(content, subject, bundle.manifest.model.vocab_size)
+    content, subject = bundle.read(name, MAX_NGRAMS_BYTES), str(bundle.file(name))
+    vocab_size = bundle.manifest.model.vocab_size
+    return parse_ngrams(content, vocab_size, BundleError, subject=subject, remedy=_REMEDY)
 
 
 def parse_ngrams(
-    content: bytes, subject: str, vocab_size: int, remedy: str = "export the model again"
+    content: bytes, vocab_size: int, raises: type[SkipDecError], *, subject: str, remedy: str
 ) -> KnownNGrams:
     """Parse the file of n-grams ``subject``.
 
-    Raises BundleError unless it is an object with at most 16,384 of them, each once, of tokens
+    Raises ``raises`` unless it is an object with at most 16,384 of them, each once, of tokens
     below ``vocab_size``.
     """
-    document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
+    document = parse_json(content, raises, subject=subject, remedy=remedy, exact=True)
     rows = document.get("ngrams") if isinstance(document, dict) else None
     if not isinstance(rows, list) or len(rows) > MAX_KNOWN:
-        raise BundleError(subject, f"has no list ngrams of up to {MAX_KNOWN:,} n-grams; {remedy}")
+        raise raises(subject, f"has no list ngrams of up to {MAX_KNOWN:,} n-grams; {remedy}")
     known: dict[tuple[int, ...], Followers] = {}
     for index, row in enumerate(rows):
         entry = _entry(row, vocab_size)
         if entry is None or entry.tokens in known:
-            raise BundleError(
+            raise raises(
                 subject,
                 f"ngrams.{index} is {shown(row)}; allowed: 1 to {KNOWN_TOKENS} tokens below "
                 f"{vocab_size:,} that no other has, the next one, its count and that of all; "

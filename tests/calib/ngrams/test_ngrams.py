@@ -52,7 +52,7 @@ def test_a_model_writes_the_texts_itself_once(writing_model: Path, tmp_path: Pat
     assert (report["texts"], report["ngrams"]) == (20, len(rows_of(output)))
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"ngrams.json", "ngrams.json.self.json", "ngrams.json.self.jsonl"}
-    assert "exists; add --force" in run(*options).stderr
+    assert "exists; pass --force to replace it" in run(*options).stderr
     again = run(*options, "--force")
     assert json.loads(again.stdout) == report
     assert "writing texts" not in again.stderr
@@ -84,3 +84,11 @@ def test_export_refuses_ngrams_of_other_tokens(
     assert result.exit_code == 2
     assert "ngrams.0 is [1, 100000, 2, 2]" in result.stderr
     assert "write it with skipdec ngrams" in result.stderr
+
+
+def test_export_refuses_a_file_that_no_reader_would_open(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ngrams.json"
+    path.write_text('{"ngrams": []}' + " " * 1_310_720)
+    result = command_line.run("export", model, "--ngrams", path, "-o", tmp_path / "bundle")
+    assert result.exit_code == 2
+    assert "is larger than 1,310,720 bytes, the limit" in result.stderr

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
 
-from skipdec.runtime.drafting.known_ngrams import count_ngrams, parse_ngrams
+from skipdec.engines.errors import BundleError
+from skipdec.runtime.drafting.known_ngrams import count_ngrams, ngrams_json, parse_ngrams
 from skipdec.runtime.drafting.ngrams import KnownNGrams, LookupIndex, NGramTable, NGramTables
 
 TEXT = [1, 2, 3, 1, 2, 4, 1, 2, 4]
@@ -118,7 +118,8 @@ def test_an_index_that_grows_with_its_text_proposes_the_same() -> None:
 
 
 def known_of(*rows: list[int]) -> KnownNGrams:
-    return parse_ngrams(json.dumps({"ngrams": rows}).encode(), "ngrams.json", 10)
+    content = ngrams_json(rows).encode()
+    return parse_ngrams(content, 10, BundleError, subject="ngrams.json", remedy="")
 
 
 def test_known_ngrams_are_proposed_until_texts_say_otherwise_more_often() -> None:
@@ -151,6 +152,6 @@ def test_clients_and_cleared_tables_begin_with_what_is_known() -> None:
 
 def test_ngrams_are_counted_that_propose_something_of_their_own() -> None:
     texts = [([1, 2, 3], 1), ([9, 2, 3], 2), ([1, 2, 4], 2), ([5, 2, 4], 2), ([7, 8], 1)]
-    rows = json.loads(count_ngrams([*texts, ([5, 2, 4], 2)]))["ngrams"]
+    rows = count_ngrams([*texts, ([5, 2, 4], 2)])
     assert rows == [[2, 4, 3, 5], [5, 2, 4, 2, 2]], "2 2 and 1 2 say no more, 7 was seen once"
-    assert json.loads(count_ngrams([*texts, ([5, 2, 4], 2)], most=1))["ngrams"] == rows[:1]
+    assert count_ngrams([*texts, ([5, 2, 4], 2)], most=1) == rows[:1]

@@ -14,7 +14,7 @@ from runtimes import Asked, NativeRuntime, both, run_native
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.drafting.known_ngrams import count_ngrams
+from skipdec.runtime.drafting.known_ngrams import count_ngrams, ngrams_json
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -52,7 +52,7 @@ def test_both_begin_with_the_ngrams_of_the_bundle(bundle: Path, tmp_path: Path) 
         ordinary = python.run(asked("full"))
     texts = [(one.token_ids, 1) for answer in ordinary for one in answer]
     knowing = Path(shutil.copytree(bundle, tmp_path / "knowing"))
-    add_ngrams(knowing, count_ngrams(texts))
+    add_ngrams(knowing, ngrams_json(count_ngrams(texts)))
     fixed = "own,adapt=no"
     first: list[list[int]] = []
     for each in (bundle, knowing):

@@ -15,7 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr auto kMost = static_cast<std::size_t>(constants::kDraftKnownNgrams);
-constexpr std::size_t kMaxBytes = kMost * 80;
 
 struct Entry {
   NGram tokens;
@@ -69,7 +68,8 @@ std::shared_ptr<const KnownNGrams> known_ngrams(const Bundle& bundle) {
   if (!name) return nullptr;
   const Document document{Status::kBundle, bundle.path() + "/" + *name, "export the model again"};
   return std::make_shared<const KnownNGrams>(
-      parse_ngrams(bundle.read(*name, kMaxBytes), bundle.manifest().model.vocab_size, document));
+      parse_ngrams(bundle.read(*name, constants::kMaxNgramsBytes),
+                   bundle.manifest().model.vocab_size, document));
 }
 
 }  // namespace skipdec::runtime
