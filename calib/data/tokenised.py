@@ -10,10 +10,8 @@ from hashlib import sha256
 from statistics import median_low
 from typing import Self
 
-from ...engines.errors import CheckpointError, UsageError
+from ...engines.errors import UsageError
 from ...engines.manifest import PROMPT_PLACEHOLDER, ModelSpec
-from ...exporter.checkpoint.chat import parse_tokenizer
-from ...exporter.checkpoint.checkpoint import Checkpoint
 from ...runtime.tokens.tokenizer import Tokenizer
 from .chats import Conversation, Prompt, require_template
 from .data import DataConfig, Example, LongPrompts
@@ -212,22 +210,6 @@ class ExampleEncoder:
             if kept := bisect_right(ends, allowed, key=lambda end: len(cut_at(end))):
                 return tuple(cut_at(ends[kept - 1]))
         return token_ids
-
-
-def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """Return the checkpoint's tokenizer, which the caller closes.
-
-    Raises CheckpointError for one without it, or without an end of text.
-    """
-    model, missing = checkpoint.model, []
-    if checkpoint.tokenizer_json is None:
-        missing.append("has no tokenizer files; put tokenizer.json beside the weights")
-    if model.eos_token_id is None:
-        missing.append("has no eos_token_id; name the token that ends a text in config.json")
-    if missing:
-        raise CheckpointError(model.name, *missing)
-    assert checkpoint.tokenizer_json is not None
-    return parse_tokenizer(checkpoint.tokenizer_json, checkpoint.chat, model.name)
 
 
 def tokenise(examples: Sequence[Example], encoder: ExampleEncoder) -> TokenisedData:

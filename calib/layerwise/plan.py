@@ -20,7 +20,6 @@ from ..data.tokenised import (
     ExampleEncoder,
     TokenisedData,
     TokenisedExample,
-    open_tokenizer,
     tokenise,
 )
 from .config import LayerwiseConfig
@@ -132,9 +131,9 @@ def draw_rows(config: LayerwiseConfig) -> list[Example]:
 def tokenise_rows(
     checkpoint: Checkpoint, examples: Sequence[Example], data: DataConfig
 ) -> TokenisedData:
-    """Encode with the checkpoint's tokenizer. Raises as `open_tokenizer`."""
+    """Encode with the checkpoint's tokenizer. Raises as `Checkpoint.open_tokenizer`."""
     model = checkpoint.model
-    with closing(open_tokenizer(checkpoint)) as tokenizer:
+    with closing(checkpoint.open_tokenizer()) as tokenizer:
         encoder = ExampleEncoder.of(model, tokenizer, data, checkpoint.prompt_template)
         tokenised = tokenise(examples, encoder)
     if len(tokenised.examples) < 2:

@@ -16,7 +16,7 @@ from ...runtime.drafting.known_ngrams import count_ngrams, ngrams_json
 from ..data.data import Example, load_examples
 from ..data.own_texts import OWN_LENGTH, OwnTexts, own_texts_path
 from ..data.self_written import own_examples, require_room
-from ..data.tokenised import ExampleEncoder, open_tokenizer, tokenise
+from ..data.tokenised import ExampleEncoder, tokenise
 from .config import NGramsConfig
 
 
@@ -45,7 +45,7 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     checkpoint = problems.attempt(open_checkpoint, config.source)
     if checkpoint is None or problems.errors:
         raise problems.error()
-    with closing(open_tokenizer(checkpoint)) as tokenizer:
+    with closing(checkpoint.open_tokenizer()) as tokenizer:
         model, longest = checkpoint.model, _longest(config, checkpoint.model)
         if examples is None:
             require_room(longest, tokenizer, model.end_token_ids)

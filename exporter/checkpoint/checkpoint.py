@@ -13,10 +13,11 @@ from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
+from ...runtime.tokens.tokenizer import Tokenizer
 from ..architecture.architecture import decoder_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
-from .chat import CheckpointChat, read_chat, template_file
+from .chat import CheckpointChat, parse_tokenizer, read_chat, template_file
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
@@ -68,6 +69,21 @@ class Checkpoint:
         """SHA-256 of all tensors, which are read once; file format and sharding don't matter."""
         ids = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
         return json_digest(ids)
+
+    def open_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, which the caller closes.
+
+        Raises CheckpointError if there is none, or no token ends a text.
+        """
+        missing = []
+        if self.tokenizer_json is None:
+            missing.append("has no tokenizer files; put tokenizer.json beside the weights")
+        if self.model.eos_token_id is None:
+            missing.append("has no eos_token_id; name the token that ends a text in config.json")
+        if missing:
+            raise CheckpointError(self.model.name, *missing)
+        assert self.tokenizer_json is not None
+        return parse_tokenizer(self.tokenizer_json, self.chat, self.model.name)
 
     def source(self) -> dict[str, str]:
         """Return the origin of the weights for the manifest."""
