@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from time import perf_counter
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -17,6 +19,7 @@ CHECKING_CLIENT = "skipdec triton check"
 """The client of these requests, which does not wait behind others: a busy model answers at once."""
 
 _ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0, "client": CHECKING_CLIENT}
+_FAILURES = (OSError, ValueError, HTTPException)  # of a server that is dead, or is none of HTTP
 
 
 @dataclass(frozen=True)
@@ -38,20 +41,27 @@ def check_triton_models(
 
     Raises UsageError for what is no such URL, SkipDecError if the server can't be asked.
     """
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise UsageError("URL", f"is {url!r}; allowed: e.g. http://localhost:8000")
-    root = url.rstrip("/")
+    root = _root(url)
     return [_check(root, name, timeout) for name in names or _ready_models(root, timeout)]
+
+
+def _root(url: str) -> str:
+    with suppress(ValueError):  # of brackets and ports
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url.rstrip("/")
+    raise UsageError("URL", f"is {url!r}; allowed: e.g. http://localhost:8000")
 
 
 def _ready_models(root: str, timeout: float) -> list[str]:
     try:
         index = _post(f"{root}/v2/repository/index", {"ready": True}, timeout)
-    except (OSError, ValueError) as error:
+    except _FAILURES as error:
         raise SkipDecError(root, f"does not list its models ({_reason(error)})") from error
-    if not index:
-        raise SkipDecError(root, "has no model that is ready")
-    return [model["name"] for model in index]
+    match index:
+        case [{"name": _}, *_]:
+            return [model["name"] for model in index]
+    raise SkipDecError(root, f"has no model that is ready; it answered {index!r:.200}")
 
 
 def _check(root: str, name: str, timeout: float) -> Liveness:
@@ -59,9 +69,9 @@ def _check(root: str, name: str, timeout: float) -> Liveness:
     problem = None
     try:
         answer = _post(f"{root}/v2/models/{quote(name)}/generate", _ONE_TOKEN, timeout)
-        if "text_output" not in answer:
+        if not isinstance(answer, dict) or "text_output" not in answer:
             problem = f"answered {answer!r:.200}"
-    except (OSError, ValueError) as error:
+    except _FAILURES as error:
         problem = _reason(error)
     return Liveness(name, perf_counter() - start, problem)
 
@@ -72,8 +82,13 @@ def _post(url: str, document: dict[str, Any], timeout: float) -> Any:  # noqa: A
         return json.load(answer)
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError | HTTPException) -> str:
     """Triton's own words, if there are any."""
-    if isinstance(error, HTTPError):
-        return error.read().decode(errors="replace").strip() or f"status {error.code}"
-    return str(error.reason if isinstance(error, URLError) else error)
+    match error:
+        case HTTPError():
+            return error.read().decode(errors="replace").strip() or f"status {error.code}"
+        case URLError():
+            return str(error.reason)
+        case HTTPException():
+            return repr(error)  # which may hold any bytes
+    return str(error)

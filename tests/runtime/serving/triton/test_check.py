@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -21,9 +22,13 @@ class FakeTriton(BaseHTTPRequestHandler):
         "/v2/models/dead/generate": (500, {"error": "Stub process is not healthy."}),
         "/v2/models/stuck/generate": (503, {"error": "9 requests wait, as many as max_waiting"}),
     }
+    raw = b""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        if self.raw:
+            self.wfile.write(self.raw)
+            return
         status, document = self.answers.get(self.path, (400, {"error": "unknown model"}))
         self.send_response(status)
         self.end_headers()
@@ -53,8 +58,37 @@ def test_a_model_that_is_not_there_is_found(url: str) -> None:
     assert "unknown model" in str(found.problem)
 
 
-def test_what_is_no_server_is_said() -> None:
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b"\0\0\x12\4\0", r"BadStatusLine\(.*x12"),  # as from Triton's port of gRPC
+        (OK + b"Content-Length: 9\r\n\r\n{", "IncompleteRead"),
+        (OK + b"\r\n{", "Expecting property name"),
+        (OK + b'\r\n{"data": []}', r"answered {'data': \[\]}"),
+        (OK + b"\r\nnull", "answered None"),
+    ],
+)
+def test_an_answer_that_is_not_tritons_is_shown(
+    url: str, monkeypatch: pytest.MonkeyPatch, raw: bytes, told: str
+) -> None:
+    monkeypatch.setattr(FakeTriton, "raw", raw)
+    with pytest.raises(SkipDecError, match=told):
+        check_triton_models(url)
+    (found,) = check_triton_models(url, ["good"])
+    assert re.search(told, str(found.problem))
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "http://", "http://[::1", "http://a:b", "http://a:99999"]
+)
+def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="localhost:8000"):
-        check_triton_models("localhost:8000")
+        check_triton_models(url)
+
+
+def test_what_is_no_server_is_said() -> None:
     with pytest.raises(SkipDecError, match="does not list its models"):
         check_triton_models("http://127.0.0.1:1")
