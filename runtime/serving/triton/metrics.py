@@ -77,7 +77,7 @@ class ModelMetrics:
         self._metric(name).observe(seconds)
 
     def count_success(self, reasons: Iterable[str]) -> None:
-        """A request has ended; the reasons, each once, why its completions did."""
+        """A request has ended; ``reasons``: why each of its completions did."""
         for reason in reasons:
             self._metric(f"{SUCCESS[0]}_total", f"{SUCCESS[2]}={reason}").increment(1)
 

@@ -289,9 +289,9 @@ class Answer:
         return all(completion.finish_reason is not None for completion in self._completions)
 
     @property
-    def finish_reasons(self) -> set[str]:
-        """The reasons of the completions that have ended."""
-        return {one.finish_reason for one in self._completions if one.finish_reason is not None}
+    def finish_reasons(self) -> list[str]:
+        """The reason of each completion that has ended."""
+        return [one.finish_reason for one in self._completions if one.finish_reason is not None]
 
     @property
     def is_due(self) -> bool:

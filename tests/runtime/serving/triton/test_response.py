@@ -82,6 +82,13 @@ def test_without_stream_there_is_one_response_of_all_completions() -> None:
     }
 
 
+def test_each_completion_has_a_reason_of_its_own_for_its_end() -> None:
+    whole = answer(n=3)
+    for index, reason in enumerate(("stop", "length", "stop")):
+        whole.add(delta("a", 5, index=index, end=reason))
+    assert whole.finish_reasons == ["stop", "length", "stop"]
+
+
 def test_the_prompt_stands_before_the_text_once() -> None:
     shown = answer(stream=True, exclude_input_in_output=False)
     shown.add(delta("a", 1))
