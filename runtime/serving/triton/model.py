@@ -23,6 +23,7 @@ from ....engines.errors import ClosedError, OverloadedError, SkipDecError, Usage
 from ....engines.host.installation import require_extra
 from ...tokens.outputs import StreamDelta
 from ..async_engine import AsyncEngine, open_warm
+from ..messages import ServedRequest
 from ..stream import RequestStream
 from .check import CHECKING_CLIENT
 from .metrics import ModelMetrics
@@ -97,15 +98,7 @@ class TritonPythonModel:
             if asked.client == CHECKING_CLIENT and 0 < self._engine.seconds_in_step < _LONGEST_STEP:
                 _send_final(sender, _response(_ALIVE))
                 return
-            inputs = self._engine.inputs
-            served = await asyncio.to_thread(  # long texts and schedules take a while
-                inputs.prepare,
-                asked.prompt,
-                asked.params,
-                schedule=asked.schedule,
-                client=asked.client or "",
-                draft=asked.draft,
-            )
+            served = await asyncio.to_thread(self._prepared, asked)
             async with self._engine.start(served) as stream:
                 num_tokens = len(served.request.prompt_token_ids)
                 await self._send(asked, stream, sender, num_tokens)
@@ -117,6 +110,16 @@ class TritonPythonModel:
             if not isinstance(error, SkipDecError):
                 _LOGGER.exception("a request could not be answered")
             self._refuse(sender, error)
+
+    def _prepared(self, asked: TritonRequest) -> ServedRequest:
+        """Read a request, in a thread: long texts, messages and schedules take a while."""
+        return self._engine.inputs.prepare(
+            asked.prompt,
+            asked.params,
+            schedule=asked.schedule,
+            client=asked.client or "",
+            draft=asked.draft,
+        )
 
     def _refuse(self, sender: Any, error: Exception) -> None:  # noqa: ANN401
         self._metrics.count_failure(type(error).__name__)

@@ -1,0 +1,47 @@
+"""The model of the Python backend, with a stand-in for the module that only Triton has."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from threading import get_ident
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from skipdec import UsageError
+from skipdec.runtime.serving.triton.tensors import TritonRequest
+
+MODEL = "skipdec.runtime.serving.triton.model"
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
+    utils = MagicMock()
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
+    yield utils
+    for name in (MODEL, "skipdec.runtime.serving.triton.metrics"):
+        sys.modules.pop(name, None)
+
+
+def test_messages_are_parsed_beside_the_loop_that_sends_responses(
+    backend: MagicMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skipdec.runtime.serving.triton.model import TritonPythonModel
+
+    threads = []
+
+    def read(asked: TritonRequest) -> None:
+        threads.append(get_ident())
+        raise UsageError("messages", "are not JSON")
+
+    monkeypatch.setattr(TritonRequest, "prompt", property(read))
+    model, sender = TritonPythonModel(), MagicMock()
+    model._engine = SimpleNamespace(inputs=MagicMock(), stats=MagicMock())  # type: ignore[assignment]
+    model._metrics = MagicMock()
+    asyncio.run(model._answer(TritonRequest(messages="["), sender))
+    sender.send.assert_called_once()
+    assert threads
+    assert get_ident() not in threads
