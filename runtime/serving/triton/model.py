@@ -33,6 +33,7 @@ from .tensors import OUTPUT_TYPES, Answer, TritonRequest, input_types
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_STEP = 60.0  # seconds: `skipdec triton check` waits behind a longer one, in vain
 _POLL_SECONDS = 0.05  # how long it isn't noticed that a client has gone; asking takes a message
+_TRITONS_OWN = ("id", "priority", "timeout")  # parameters of any request
 _ALIVE = {"text_output": OUTPUT_TYPES["text_output"].array([""])}
 
 
@@ -172,8 +173,17 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
 
 
 def _tensors(request: Any) -> dict[str, Any]:  # noqa: ANN401  (pb_utils.InferenceRequest)
+    """Return the tensors by name, and with them what `TritonRequest.from_tensors` refuses.
+
+    Triton makes parameters of the fields of a JSON body that are no inputs, e.g. misspelt ones.
+    """
     found = {name: pb_utils.get_input_tensor_by_name(request, name) for name in input_types()}
-    return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+    unknown = {
+        name: value
+        for name, value in json.loads(request.parameters()).items()
+        if name not in _TRITONS_OWN and not name.startswith("triton_")
+    }
+    return unknown | {name: one.as_numpy() for name, one in found.items() if one is not None}
 
 
 async def _steps(

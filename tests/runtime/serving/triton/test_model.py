@@ -45,3 +45,15 @@ def test_messages_are_parsed_beside_the_loop_that_sends_responses(
     sender.send.assert_called_once()
     assert threads
     assert get_ident() not in threads
+
+
+def test_a_field_that_is_no_input_is_refused_by_name(backend: MagicMock) -> None:
+    from skipdec.runtime.serving.triton.model import TritonPythonModel
+
+    backend.get_input_tensor_by_name.return_value = None
+    request, model = MagicMock(), TritonPythonModel()
+    request.parameters.return_value = '{"max_tokes": 5, "id": "7", "triton_final": true}'
+    model._loop = MagicMock()
+    model.execute([request])
+    _, _, error = model._loop.call_soon_threadsafe.call_args.args
+    assert str(error).startswith("max_tokes | is unknown; allowed: text_input, input_ids")

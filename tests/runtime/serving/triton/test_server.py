@@ -152,6 +152,7 @@ def test_requests_at_once_get_the_texts_that_each_has_alone(
         ({"text_input": "a", "max_tokens": -1}, "max_tokens is -1"),
         ({"text_input": "a", "schedule": "3y"}, "schedule"),
         ({"max_tokens": 1}, "text_input, input_ids and messages"),
+        ({"text_input": "a", "max_tokes": 1}, "max_tokes | is unknown"),
         ({"text_input": "a", "sampling_parameters": '{"tempratur": 1}'}, "tempratur"),
     ],
 )
