@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from ....engines.errors import SkipDecError
+from ....engines.errors import SkipDecError, shown
 from ....engines.host.installation import own_version
 from ...schedule.text import format_schedule
 from .chat import ChatAnswer, ChatRequest, has_template, require_template
@@ -59,6 +59,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
         version=own_version(),
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to http, even behind a proxy that speaks TLS
     )
     routes = _Routes(models, config, metrics)
     completions, chats = _body_of(CompletionRequest), _body_of(ChatRequest)
@@ -166,9 +167,11 @@ class _Routes:
 
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer in OpenAI's error format."""
-    if isinstance(error, HTTPException):
-        headers = error.headers or {}
-        answer = ApiError(error.status_code, str(error.detail), headers=headers)
+    if isinstance(error, HTTPException):  # of the router
+        headers, asked = error.headers or {}, f"{request.method} {shown(request.url.path)}"
+        remedy = f"allowed: {headers['Allow']}" if "Allow" in headers else "see /openapi.json"
+        told = f"{asked} is not served; {remedy}"
+        answer = ApiError(error.status_code, told, headers=headers)
     else:
         assert isinstance(error, ApiError | SkipDecError)
         answer = api_error(error)

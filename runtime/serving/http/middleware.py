@@ -99,7 +99,8 @@ def _keys(text: str, subject: str, remedy: str) -> list[str]:
 class RecordMiddleware:
     """Gives each request an id, its client's own if that is a sound one, and logs how it ended.
 
-    An unexpected error is answered without details, and raised again, so that uvicorn logs it.
+    An unexpected error is answered without details, and raised again, so that uvicorn logs it. HEAD
+    is answered as GET, whose body uvicorn leaves out.
 
     The server's end cancels what is left once all texts have ended: bodies that are still on their
     way then are answered 503, and answers that their clients don't take are cut.
@@ -135,8 +136,9 @@ class RecordMiddleware:
             if record.status is None:
                 await error.response()(scope, receive, sent)
 
+        served = {**scope, "method": "GET"} if record.method == "HEAD" else scope
         try:
-            await self._app(scope, receive, sent)
+            await self._app(served, receive, sent)
         except asyncio.CancelledError:
             await end(unavailable("the server was shut down before the request was there"))
         except Exception:
@@ -148,7 +150,7 @@ class RecordMiddleware:
             raise
         finally:
             self._metrics.end(record)
-            trace(scope, record)
+            trace(served, record)
             record.log()
 
 

@@ -16,8 +16,10 @@ HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 COMPLETIONS, CHATS = "POST /v1/completions", "POST /v1/chat/completions"
 
 REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
-    ("GET /nothing", None, 404, "Not Found"),
-    ("GET /v1/completions", None, 405, "Method Not Allowed"),
+    ("GET /nothing", None, 404, "GET '/nothing' is not served; see /openapi.json"),
+    ("POST /v1/completions/", SHORT, 404, "is not served"),  # and no redirect, to http
+    ("GET /v1/completions", None, 405, "GET '/v1/completions' is not served; allowed: POST"),
+    ("OPTIONS /v1/models", None, 405, "allowed: GET"),
     ("GET /v1/models/other", None, 404, "model_not_found"),
     (CHATS, HI, 400, "tiny has no chat template; use /v1/completions.*no_chat_template"),
     (COMPLETIONS, SHORT | {"model": "gpt"}, 404, "model_not_found"),

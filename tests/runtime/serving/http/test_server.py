@@ -49,6 +49,13 @@ def test_models_schedules_and_version_are_listed(server: Running) -> None:
     assert server.http.get("/health").json() == server.http.get("/health/live").json()
 
 
+@pytest.mark.parametrize("path", ["/health/live", "/metrics", "/v1/models", "/nothing"])
+def test_head_is_answered_as_get_without_a_body(server: Running, path: str) -> None:
+    head, get = server.http.head(path), server.http.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
 @pytest.mark.parametrize("given", [("3x",), ("3x", "any"), ("full",)])
 def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
     tiny: ServedBundle, given: tuple[str, ...]
