@@ -308,9 +308,9 @@ def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, st
     """Return messages as plain objects of ``role`` and ``content``.
 
     ``content`` is a text, or a list of OpenAI's text parts, which are joined by line feeds:
-    ``[{"type": "text", "text": "Hello"}]``. Fields that ask for nothing (None, False, an empty list
-    or object) count as absent. Raises UsageError with the problem of the first message that is not
-    allowed.
+    ``[{"type": "text", "text": "Hello"}]``. Fields of both that ask for nothing (None, False, an
+    empty list or object) count as absent. Raises UsageError with the problem of the first message
+    that is not allowed.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise _refusal(f"is {shown(messages)}; allowed: a list of objects with role and content")
@@ -337,10 +337,19 @@ def _checked_message(index: int, message: object) -> dict[str, str]:
     if role not in ROLES:
         raise _refusal(f"has role {shown(role)} at {index}; allowed: {', '.join(ROLES)}")
     content = _text_of(index, given.pop("content"))
-    if unsupported := [name for name, value in given.items() if value not in ASKS_FOR_NOTHING]:
+    if unsupported := _asked(given):
         names = ", ".join(map(str, unsupported[:10]))
         raise _refusal(f"has {names:.200} at {index}, which is not supported; leave it out")
     return {"role": str(role), "content": content}
+
+
+def _asked(fields: Mapping[Any, object]) -> list[object]:
+    """Return the names of fields that ask for something."""
+    return [
+        name
+        for name, value in fields.items()
+        if value is not None and value not in ASKS_FOR_NOTHING
+    ]
 
 
 def _text_of(index: int, content: object) -> str:
@@ -350,14 +359,14 @@ def _text_of(index: int, content: object) -> str:
         raise _refusal(f"has content {shown(content)} at {index}; allowed: {_CONTENT}")
     texts = []
     for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get("text") if isinstance(part, Mapping) else None
-        if kind != "text" or not isinstance(text, str) or len(part) > 2:
-            raise _refusal(
-                f"has a part of type {shown(kind)} at {index}; allowed: "
-                '{"type": "text", "text": …}: no images, audio or files'
-            )
-        texts.append(text)
+        match part:
+            case {"type": "text", "text": str(text), **others} if not _asked(others):
+                texts.append(text)
+            case _:
+                raise _refusal(
+                    f"has the part {shown(part)} at {index}; allowed: "
+                    '{"type": "text", "text": …}: no images, audio or files'
+                )
     return "\n".join(texts)
 
 

@@ -265,7 +265,7 @@ def test_all_special_tokens_have_names() -> None:
 
 
 def test_text_parts_are_joined_by_line_feeds() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "annotations": []}]
     chat = chat_of(TEMPLATES["plain"])
     assert chat.render([{"role": "user", "content": parts}]) == "User: a\nb\nAssistant:"
 
@@ -282,7 +282,12 @@ def test_text_parts_are_joined_by_line_feeds() -> None:
         ([{"role": "user"}], "has no content at 0; allowed: a text, or a list of text parts"),
         ([{"content": "x"}], "has no role at 0; allowed: system, user, assist"),
         ([{"role": "user", "content": 5}], "has content 5 at 0"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type 'image_url' at 0"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "part {'type': 'image_url'} at 0"),
+        ([{"role": "user", "content": ["x"]}], "has the part 'x' at 0; allowed: .* no images"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x", "colour": 1}]}],
+            "has the part .*colour",
+        ),
         (
             [{"role": "user", "content": "x", "tool_calls": [1]}],
             "has tool_calls at 0",
