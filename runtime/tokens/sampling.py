@@ -156,7 +156,7 @@ class SamplingParams(ValidatedConfig):
             allowed = cls.model_fields[name].description
             yield f"`{name}` is {shown(values[name])}; allowed: {allowed}"
         else:
-            told = f"{shown(name)} is unknown" if name else item["msg"]
+            told = f"{shown(name)} is unknown" if item["loc"] else item["msg"]
             meant = did_you_mean(name, cls.model_fields, among=len(values))
             yield f"{told}; {meant}allowed: {', '.join(cls.model_fields)}"
 

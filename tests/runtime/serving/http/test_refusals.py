@@ -25,6 +25,7 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SHORT | {"model": "gpt"}, 404, "model_not_found"),
     # fields
     (COMPLETIONS, SHORT | {"foo": 1}, 400, "'foo' is unknown"),
+    (COMPLETIONS, SHORT | {"": 1}, 400, "^'' is unknown; allowed: max_tokens"),
     (COMPLETIONS, SHORT | {"logit_bias": {"5": 1}}, 400, "logit_bias is .* not supported; leave"),
     (COMPLETIONS, SHORT | {"suffix": "b"}, 400, "suffix is 'b', which is not supported"),
     (COMPLETIONS, SHORT | {"draft": "OFF"}, 400, "draft is 'OFF'; allowed in a request: off"),
