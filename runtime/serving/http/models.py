@@ -124,7 +124,11 @@ class ServedModels(Mapping[str, ServedModel]):
     """The served models by name: filled while bundles load, drained at the end."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Raises UsageError for a name that stands for two bundles."""
+        """Raises UsageError for a name of two bundles, and for one that no answer could show."""
+        for name in names:
+            if not name or not name.isprintable():
+                told = f"has the name {name!r}, which is not printable text in UTF-8"
+                raise UsageError("BUNDLE", f"{told}; write NAME=PATH for it")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(

@@ -206,9 +206,10 @@ def _listening(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
         listening.listen(2048)
         return listening
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of what can't be a host's name
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
             "address",
-            f"{host}:{port} can't be listened on ({error.strerror or error}); choose another "
-            "--host or --port; port 0 is a free one",
+            f"{host}:{port} can't be listened on ({reason}); choose another --host or --port; "
+            "port 0 is a free one",
         ) from error

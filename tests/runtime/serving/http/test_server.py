@@ -328,13 +328,19 @@ def test_a_server_that_is_stopped_before_it_runs_ends_at_once(tiny: ServedBundle
 
 
 def test_names_and_addresses_are_checked_first(tiny: ServedBundle, server: Running) -> None:
-    def make(*bundles: ServedBundle, port: int = 0) -> HttpServer:
-        return HttpServer(bundles, in_thread(), ServerConfig(port=port))
+    def make(*bundles: ServedBundle, port: int = 0, host: str = "127.0.0.1") -> HttpServer:
+        return HttpServer(bundles, in_thread(), ServerConfig(host=host, port=port))
 
     with pytest.raises(UsageError, match="tiny names two bundles"):
         make(tiny, tiny)
     with pytest.raises(UsageError, match="can't be listened on"):
         make(tiny, port=int(server.url.rpartition(":")[2]))
+    for host in ("a..b", "a" * 64, "no host"):
+        with pytest.raises(UsageError, match=f"{host}:0 can't be listened on"):
+            make(tiny, host=host)
+    for name in ("", "tin\udce9", "a\nb"):
+        with pytest.raises(UsageError, match="not printable text in UTF-8; write NAME=PATH"):
+            make(ServedBundle(name, tiny.path))
     assert ServedBundle.parse("a=b/c") == ServedBundle("a", Path("b/c"))
     assert ServedBundle.parse("b/c").name == "c"
     with pytest.raises(UsageError, match="NAME=PATH"):
