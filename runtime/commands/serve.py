@@ -94,15 +94,15 @@ def serve(options: ServeOptions) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     log_to_stderr(options.server.log_format)
     asked = [ServedBundle.parse(text) for text in options.bundles]
-    bundles = [replace(one, path=bundle_of(one.path, options.export, quiet=False)) for one in asked]
-    workers = options.workers(bundles)
-    server = HttpServer(
-        bundles,
+    server = HttpServer(  # before a checkpoint is exported: its address may be in use
+        asked,
         lambda bundle: ProcessEngine.opened(
             workers[bundle.name], options.restarts, inputs=inputs[bundle.name]
         ),
         options.server,
     )
+    bundles = [replace(one, path=bundle_of(one.path, options.export, quiet=False)) for one in asked]
+    workers = options.workers(bundles)
     # Refuses a damaged bundle before any is loaded.
     inputs = {name: settings.inputs() for name, settings in workers.items()}
     for each in inputs.values():

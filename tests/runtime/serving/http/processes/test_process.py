@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -224,6 +225,18 @@ def test_a_schedule_that_can_not_be_allowed_is_refused_before_the_server_listens
     assert end.value.code == 2
     assert "'steep'" in told
     assert "listening" not in told
+
+
+def test_an_address_in_use_is_named_before_a_checkpoint_is_exported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from skipdec import cli
+
+    monkeypatch.setattr(cli, "_cached_bundle", lambda *_: pytest.fail("it is exported"))
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as end:
+        cli.build_app()(["serve", "checkpoint", "--port", str(taken.getsockname()[1])])
+    assert end.value.code == 2
+    assert "can't be listened on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
