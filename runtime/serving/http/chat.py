@@ -16,7 +16,7 @@ from .completions import TextAnswer
 from .config import MAX_LOGPROBS
 from .documents import TokenNames, shown_logprob
 from .models import ServedModel
-from .protocol import ApiError, TextRequest
+from .protocol import UNUSED, ApiError, TextRequest
 
 _MESSAGES: dict[str, Any] = {
     "type": "array",
@@ -35,6 +35,7 @@ _MESSAGES: dict[str, Any] = {
 _FORMS = 'a list of messages, e.g. [{"role": "user", "content": "Hello"}]'
 _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that ask for nothing
     **dict.fromkeys(("tools", "functions", "audio", "prediction", "metadata"), ASKS_FOR_NOTHING),
+    **dict.fromkeys(("moderation", "prompt_cache_options"), ASKS_FOR_NOTHING),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto", *ASKS_FOR_NOTHING)),
     "parallel_tool_calls": (True, *ASKS_FOR_NOTHING),
     "modalities": (["text"], *ASKS_FOR_NOTHING),
@@ -43,6 +44,7 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that ask f
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "service_tier": ("auto", "default"),
+    "prompt_cache_retention": ("in_memory",),
     "store": (False,),
 }
 
@@ -81,6 +83,10 @@ class ChatRequest(TextRequest):
     add_generation_prompt: bool | None = Field(
         default=None, description="true, or false with continue_final_message"
     )
+
+    # OpenAI's two names of what was `user`.
+    safety_identifier: str | None = Field(default=None, description=UNUSED)
+    prompt_cache_key: str | None = Field(default=None, description=UNUSED)
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         **TextRequest.unsupported,

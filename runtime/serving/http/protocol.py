@@ -65,6 +65,7 @@ _STOP = (
     f"a non-empty string of up to {MAX_STOP_CHARACTERS} characters or a list of up to {MAX_STOPS} "
     "such"
 )
+UNUSED = "any text; it is not used"
 _FORMS = f"a text, token ids, or a list of up to {MAX_PROMPTS} such"
 
 
@@ -180,7 +181,7 @@ class TextRequest(SamplingParams):
     stream_options: dict[str, bool | None] | None = Field(
         default=None, description='{"include_usage": true} with stream'
     )
-    user: str | None = Field(default=None, description="any text; it is not used")
+    user: str | None = Field(default=None, description=UNUSED)
     schedule: str | None = Field(
         default=None, max_length=500, description="an exit schedule that /v1/schedules lists"
     )

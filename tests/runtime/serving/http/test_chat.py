@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from http_servers import Running, open_tiny, serving
 from text_bundles import STRUCTURE, export_chat_bundle
 
+from skipdec.runtime.serving.http.chat import ChatRequest
+from skipdec.runtime.serving.http.protocol import CompletionRequest
 from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.tokens.outputs import RequestOutput
 from skipdec.runtime.tokens.sampling import SamplingParams
@@ -184,6 +187,8 @@ def test_other_names_of_fields_and_those_that_ask_for_nothing_are_accepted(
     neutral: dict[str, Any] = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
     neutral |= {"functions": [], "audio": None, "modalities": ["text"], "logit_bias": {}}
     neutral |= {"response_format": {"type": "text"}, "metadata": {}, "store": False, "n": 1}
+    neutral |= {"safety_identifier": "a", "prompt_cache_key": "b", "prompt_cache_options": {}}
+    neutral |= {"prompt_cache_retention": "in_memory", "moderation": None}
     neutral |= {"logprobs": False, "top_logprobs": 0, "presence_penalty": 0, "stop": []}
     messages: Any = [message]
     answer: Any = client.chat.completions.create(
@@ -191,6 +196,16 @@ def test_other_names_of_fields_and_those_that_ask_for_nothing_are_accepted(
     )
     assert answer.usage.completion_tokens <= 3
     assert answer.choices[0].logprobs is None
+
+
+def test_every_field_of_openais_client_is_known() -> None:
+    extra = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    for create, kind in (
+        (openai.resources.Completions.create, CompletionRequest),
+        (openai.resources.chat.Completions.create, ChatRequest),
+    ):
+        fields = inspect.signature(create).parameters.keys() - extra
+        assert not fields - kind.model_fields.keys() - kind.unsupported.keys()
 
 
 def test_a_schedule_that_is_not_listed_is_that_of_the_answers_length(bundle: Path) -> None:
