@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from ....engines.errors import SkipDecError, shown
 from ....engines.host.installation import own_version
 from ...schedule.text import format_schedule
-from .chat import ChatAnswer, ChatRequest, has_template, require_template
+from .chat import ChatAnswer, ChatRequest
 from .completions import TextAnswer, read_request
 from .config import ServerConfig
 from .logs import RequestRecord
@@ -120,9 +120,7 @@ class _Routes:
     async def chat(self, request: Request) -> Response:
         """Answer the messages of a chat, as OpenAI's chat endpoint does."""
         models = self._models
-        asked, model, prepared = await read_request(
-            ChatRequest, request, models, self._config, require_template
-        )
+        asked, model, prepared = await read_request(ChatRequest, request, models, self._config)
         answer = ChatAnswer(asked, model, request, models, self._metrics)
         await answer.queue(prepared)
         return answer if asked.stream else await answer.whole()
@@ -191,7 +189,7 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
         "kernels": inputs.kernels,
         "schedule": format_schedule(model.schedule_of(None, _SHOWN_TOKENS)),
         "draft": "off" if inputs.draft is None else str(inputs.draft),
-        "chat": has_template(model),
+        "chat": model.has_template,
     }
 
 

@@ -15,8 +15,7 @@ from ...tokens.sampling import LogprobCount
 from .completions import TextAnswer
 from .config import MAX_LOGPROBS
 from .documents import TokenNames, shown_logprob
-from .models import ServedModel
-from .protocol import UNUSED, ApiError, TextRequest
+from .protocol import UNUSED, TextRequest
 
 _MESSAGES: dict[str, Any] = {
     "type": "array",
@@ -138,23 +137,6 @@ class ChatRequest(TextRequest):
     @override
     def subject(self, index: int) -> str:
         return "chat"
-
-
-def has_template(model: ServedModel) -> bool:
-    """Return True if the bundle of ``model`` has a chat template."""
-    tokenizer = model.engine.inputs.tokenizer
-    return tokenizer is not None and tokenizer.chat is not None
-
-
-def require_template(model: ServedModel) -> None:
-    """Raise ApiError if the bundle of ``model`` has no chat template."""
-    if not has_template(model):
-        raise ApiError(
-            400,
-            f"{model.name} has no chat template; use /v1/completions, or put chat_template.jinja "
-            "into the checkpoint and export it again",
-            code="no_chat_template",
-        )
 
 
 class ChatAnswer(TextAnswer):

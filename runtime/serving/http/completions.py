@@ -58,12 +58,8 @@ async def read_request(
     request: HttpRequest,
     models: ServedModels,
     config: ServerConfig,
-    check: Callable[[ServedModel], None] = lambda model: None,
 ) -> tuple[Kind, ServedModel, list[ServedRequest]]:
-    """Read a body and prepare its prompts. Raises ApiError and SkipDecError.
-
-    ``check`` raises ApiError for a model that such requests can't use.
-    """
+    """Read a body and prepare its prompts. Raises ApiError and SkipDecError."""
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
@@ -73,11 +69,11 @@ async def read_request(
     beside = partial(_beside, request, models, record)
     asked = parse(body) if is_short else await beside(models.preparation, partial(parse, body))
     model = models.named(asked.model)
-    check(model)
-    model.engine.requests.require_may_wait(len(asked.prompts))
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
+    model.engine.requests.require_may_wait(len(asked.prompts))
     prepare = partial(_prepare, asked, model, record.client, config)
     if asked.content == "messages":
+        model.require_template()
         prepared = await beside(model.chats, prepare)
     elif is_short and model.lists(asked.schedule):
         prepared = prepare()

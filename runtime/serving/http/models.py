@@ -58,6 +58,22 @@ class ServedModel:
         """Serve ``engine`` with the schedules of `allowed_texts`, which raises."""
         return cls(name, engine, allowed_texts(engine.inputs.schedules, allowed))
 
+    @property
+    def has_template(self) -> bool:
+        """True if the bundle has a chat template."""
+        tokenizer = self.engine.inputs.tokenizer
+        return tokenizer is not None and tokenizer.chat is not None
+
+    def require_template(self) -> None:
+        """Raise ApiError if the bundle has no chat template."""
+        if not self.has_template:
+            raise ApiError(
+                400,
+                f"{self.name} has no chat template; use /v1/completions, or put "
+                "chat_template.jinja into the checkpoint and export it again",
+                code="no_chat_template",
+            )
+
     @cached_property
     def listed(self) -> tuple[str, ...]:
         """The schedules that are allowed by their texts."""

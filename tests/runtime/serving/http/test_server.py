@@ -184,6 +184,8 @@ def test_more_prompts_than_may_ever_wait_are_refused(
 ) -> None:
     with serving(tiny, open_engine=in_thread(max_waiting=2)) as running:
         refused = running.complete(prompt=["a"] * 3, **scores)
+        reason = 'skipdec_request_failed_total{model="tiny",reason="invalid_request_error"}'
+        assert running.figures()[reason] == 1
     assert refused.status_code == 400
     told = "prompts: are 3; allowed: max_waiting, which is 2; submit fewer, or raise it"
     assert refused.json()["error"]["message"] == told
