@@ -139,7 +139,7 @@ def timed_run(
         wall_seconds=wall_seconds,
         time_to_first_token=max(timing.time_to_first_token for timing in timings),
         step_seconds=tuple(
-            map(max, zip(*(timing.step_seconds for timing in timings), strict=True))
+            map(max, zip(*(timing.inter_token_seconds for timing in timings), strict=True))
         ),
         layers_per_token=completions[0].layers_per_token,
         prompt_lengths=tuple(map(len, prompts)),

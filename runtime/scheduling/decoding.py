@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
 
 from typing_extensions import override
 
@@ -63,26 +62,22 @@ class Decoding(ABC):
         fed: StepRow,
         logits: StepLogits,
         first: int,
-        step_start: float | None,
         deltas: list[StreamDelta],
     ) -> None:
         """Draw the row's next tokens until it ends or one differs from the guess that was fed.
 
         ``logits`` holds those of the row's tokens from index ``first`` on. Adds a delta to
         ``deltas`` for each token, ``drafted`` if it is the guess that was fed and the row goes on
-        behind it; raises what the sampler raises, and deltas of the tokens before stay. The first
-        token takes the step's time, later ones that of their drawing; ``step_start`` is None
-        behind a prompt.
+        behind it; raises what the sampler raises, and deltas of the tokens before stay.
         """
         for index, plan in enumerate(fed.plans):
             token = logits.sample(first + index, row.sampler)
-            deltas.append(row.accept(token, len(plan), step_start=step_start))
+            deltas.append(row.accept(token, len(plan)))
             if row.finish_reason is not None or index + 1 == len(fed.tokens):
                 return
             if token.token_id != fed.tokens[index + 1]:
                 return
             deltas[-1] = replace(deltas[-1], drafted=True)
-            step_start = perf_counter()
 
 
 class OrdinaryDecoding(Decoding):

@@ -122,19 +122,18 @@ class DraftedDecoding(Decoding):
         fed: StepRow,
         logits: StepLogits,
         first: int,
-        step_start: float | None,
         deltas: list[StreamDelta],
     ) -> None:
-        if step_start is None and row.request.drafts:
+        if not row.token_ids and row.request.drafts:
             row.count_drafts(0, 0)  # passes without guesses count, too
         if self._is_paused:
-            super().accept(row, fed, logits, first, step_start, deltas)
+            super().accept(row, fed, logits, first, deltas)
             if row.finish_reason is not None:
                 self._end_in_pause(row)
             return
         before = len(deltas)
         try:
-            super().accept(row, fed, logits, first, step_start, deltas)
+            super().accept(row, fed, logits, first, deltas)
         finally:
             self._count(row, len(fed.tokens) - 1, deltas[before:])
 

@@ -299,7 +299,7 @@ class RunningBatch:
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
         fed = [prompt_end(row) for row in rows]
-        return self._accept(rows, fed, SharedLogits(logits, owners), None)
+        return self._accept(rows, fed, SharedLogits(logits, owners))
 
     def _decode(self) -> list[StreamDelta]:
         clock = self._loaded.engines.clock
@@ -316,21 +316,17 @@ class RunningBatch:
         self._counters.count_step([step.plan for step in fed], end - start)
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start
-        deltas = self._accept(rows, fed, logits, start)
+        deltas = self._accept(rows, fed, logits)
         seconds = clock() - begun
         self._decoding.passed(fed, seconds, searching, is_first=self._slots.has_found_route)
         return deltas
 
     def _accept(
-        self,
-        rows: Sequence[Row],
-        fed: Sequence[StepRow],
-        logits: StepLogits,
-        step_start: float | None,
+        self, rows: Sequence[Row], fed: Sequence[StepRow], logits: StepLogits
     ) -> list[StreamDelta]:
         """Draw what follows the tokens that rows fed, fail rows that cannot, and remove ended ones.
 
-        ``logits`` are those of all tokens fed; ``step_start`` is None behind prompts.
+        ``logits`` are those of all tokens fed.
         """
         start, first, deltas = perf_counter(), 0, list[StreamDelta]()
         with self._loaded.engines.unfreed():
@@ -338,7 +334,7 @@ class RunningBatch:
             for row, step in zip(rows, fed, strict=True):
                 before = len(row.token_ids)
                 try:
-                    self._decoding.accept(row, step, logits, first, step_start, deltas)
+                    self._decoding.accept(row, step, logits, first, deltas)
                 except Exception as error:
                     if self._config.failures == "raise":
                         raise

@@ -72,7 +72,7 @@ class Row:
         self._layers: list[int] = []  # that each token took
         self._logprobs: list[dict[int, Logprob]] = []
         self._start = self._first_time = self._last_time = start
-        self._step_seconds: list[float] = []
+        self._inter_token_seconds: list[float] = []
         self._drafts: tuple[int, int] | None = None  # drafted and accepted tokens
 
     @property
@@ -99,25 +99,20 @@ class Row:
         """The number of KV-cache positions in use; the last token has not been fed back yet."""
         return len(self.request.prompt_token_ids) + len(self.token_ids) - 1
 
-    def accept(
-        self, token: SampledToken, layers: int, *, step_start: float | None = None
-    ) -> StreamDelta:
-        """Append a token that `sampler` drew from the output of ``layers`` layers.
-
-        ``step_start`` is the ``perf_counter`` time at which its step began, None for the first
-        token.
-        """
+    def accept(self, token: SampledToken, layers: int) -> StreamDelta:
+        """Append a token that `sampler` drew from the output of ``layers`` layers."""
         self.token_ids.append(token.token_id)
         self._layers.append(layers)
         if token.logprobs is not None:
             self._logprobs.append(token.logprobs)
         text = self._stop_checker.push(token.token_id)
         delta = self._delta((token.token_id,), text, layers, token.logprobs)
-        self._last_time = perf_counter()
-        if step_start is None:
-            self._first_time = self._last_time
+        now = perf_counter()
+        if len(self.token_ids) == 1:
+            self._first_time = now
         else:
-            self._step_seconds.append(self._last_time - step_start)
+            self._inter_token_seconds.append(now - self._last_time)
+        self._last_time = now
         return delta
 
     def abort(self, reason: str | None = None) -> StreamDelta:
@@ -145,7 +140,7 @@ class Row:
             layers_per_token=tuple(self._layers),
             timings=Timings(
                 time_to_first_token=self._first_time - self._start,
-                step_seconds=tuple(self._step_seconds),
+                inter_token_seconds=tuple(self._inter_token_seconds),
                 decode_seconds=self._last_time - self._first_time,
             ),
             drafts=self.drafts,

@@ -128,9 +128,7 @@ TIME_TO_FIRST_TOKEN = HistogramFigure(
     "from a request's arrival to a completion's first token",
     _SECONDS,
 )
-INTER_TOKEN = HistogramFigure(
-    "inter_token_seconds", "between two tokens of a completion: the step of the second", _GAPS
-)
+INTER_TOKEN = HistogramFigure("inter_token_seconds", "between two tokens of a completion", _GAPS)
 WHOLE_REQUEST = HistogramFigure(
     "e2e_request_seconds", "from a request's arrival to its last token", _SECONDS
 )

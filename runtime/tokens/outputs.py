@@ -39,7 +39,7 @@ class Timings(_Output):
     """Wall-clock seconds of one completion."""
 
     time_to_first_token: float  # from the call of generate to the first output token
-    step_seconds: tuple[float, ...] = ()  # per later token: the step that produced it
+    inter_token_seconds: tuple[float, ...] = ()  # per later token: since the one before it
     decode_seconds: float = 0.0  # from the first output token to the last
 
 

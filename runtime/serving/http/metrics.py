@@ -77,8 +77,8 @@ class Metrics:
                 continue
             self._first.labels(model).observe(one.timings.time_to_first_token)
             gap = self._gap.labels(model)
-            for step in one.timings.step_seconds:
-                gap.observe(step)
+            for seconds in one.timings.inter_token_seconds:
+                gap.observe(seconds)
             if (depth := realised_depth(one.layers_per_token)) is not None:
                 self._depth.labels(model, schedule).observe(depth)
         return used

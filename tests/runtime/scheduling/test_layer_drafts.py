@@ -84,10 +84,10 @@ def _penalises_drafts(monkeypatch: Monkey) -> None:
 
 def _goes_on_behind_a_wrong_draft(monkeypatch: Monkey) -> None:
     def accept(self: Decoding, row: Row, fed: Any, logits: Any, first: int, *rest: Any) -> None:  # noqa: ANN401
-        step_start, deltas = rest
+        (deltas,) = rest
         for index, plan in enumerate(fed.plans):
             token = logits.sample(first + index, row.sampler)
-            deltas.append(row.accept(token, len(plan), step_start=step_start))
+            deltas.append(row.accept(token, len(plan)))
             wrong = index + 1 < len(fed.tokens) and token.token_id != fed.tokens[index + 1]
             if row.finish_reason is not None or (wrong and index != 1):
                 return

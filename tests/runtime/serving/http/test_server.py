@@ -193,7 +193,8 @@ def test_more_prompts_than_may_ever_wait_are_refused(
 
 def test_figures_count_what_was_asked(server: Running) -> None:
     before = server.figures()
-    server.complete(prompt=[[5, 6, 7]], max_tokens=4, ignore_eos=True, schedule="full")
+    asked = {"max_tokens": 4, "ignore_eos": True, "schedule": "full"}
+    used = server.complete(prompt=[[5, 6, 7]], **asked).json()["usage"]
     after = server.figures()
     gained = {name: value - before.get(name, 0) for name, value in after.items()}
     assert gained['skipdec_prompt_tokens_total{model="tiny"}'] == 3
@@ -202,6 +203,8 @@ def test_figures_count_what_was_asked(server: Running) -> None:
     assert gained['skipdec_layer_rows_total{layer="0",model="tiny"}'] == 3
     assert gained['skipdec_time_to_first_token_seconds_count{model="tiny"}'] == 1
     assert gained['skipdec_inter_token_seconds_count{model="tiny"}'] == 3
+    gaps = gained['skipdec_inter_token_seconds_sum{model="tiny"}']
+    assert gaps == pytest.approx(used["decode_seconds"])
     assert gained['skipdec_realised_depth_sum{model="tiny",schedule="full"}'] == 6
 
 
