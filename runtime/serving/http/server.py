@@ -73,7 +73,7 @@ class HttpServer:
         app = build_app(self.models, config, ApiKeys.read(config.api_key_file))
         self._socket = _listening(config.host, config.port)
         host, port = self._socket.getsockname()[:2]
-        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.address = f"http://{_authority(host, port)}"
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -197,6 +197,11 @@ def _first_signal_calls(
     yield
 
 
+def _authority(host: str, port: int) -> str:
+    """Return both as they stand in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _listening(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -210,6 +215,6 @@ def _listening(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             "address",
-            f"{host}:{port} can't be listened on ({reason}); choose another --host or --port; "
-            "port 0 is a free one",
+            f"{_authority(host, port)} can't be listened on ({reason}); choose another --host or "
+            "--port; port 0 is a free one",
         ) from error
