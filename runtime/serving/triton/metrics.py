@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from ...scheduling.stats import EngineStats
+from ...tokens.outputs import StreamDelta
 from ..figures import (
     ENGINE_FIGURES,
     ENGINE_HISTOGRAMS,
@@ -95,17 +96,17 @@ class RequestClock:
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
         self._start = perf_counter()
-        self._last: float | None = None
+        self._last: dict[int, float] = {}  # when a completion's last token came
 
-    def tick(self) -> bool:
-        """A step's tokens are there; whether they are the first."""
-        now = perf_counter()
-        is_first = self._last is None
-        if self._last is None:
-            self._metrics.observe(TIME_TO_FIRST_TOKEN.name, now - self._start)
-        else:
-            self._metrics.observe(INTER_TOKEN.name, now - self._last)
-        self._last = now
+    def tick(self, deltas: Sequence[StreamDelta]) -> bool:
+        """Take the tokens that are there now; return True if they are the first."""
+        now, is_first = perf_counter(), not self._last
+        for index in (delta.index for delta in deltas for _ in delta.token_ids):
+            if index in self._last:
+                self._metrics.observe(INTER_TOKEN.name, now - self._last[index])
+            else:
+                self._metrics.observe(TIME_TO_FIRST_TOKEN.name, now - self._start)
+            self._last[index] = now
         return is_first
 
     def end(self, reasons: Iterable[str]) -> None:

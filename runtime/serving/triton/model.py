@@ -150,7 +150,7 @@ class TritonPythonModel:
         )
         clock = self._metrics.clock()
         async for deltas in _steps(stream, sender):
-            if clock.tick():
+            if clock.tick(deltas):
                 self._metrics.update(self._engine.stats())
             for delta in deltas:
                 answer.add(delta)

@@ -13,6 +13,7 @@ import pytest
 
 from skipdec import UsageError
 from skipdec.runtime.serving.triton.tensors import TritonRequest
+from skipdec.runtime.tokens.outputs import StreamDelta
 
 MODEL = "skipdec.runtime.serving.triton.model"
 
@@ -45,6 +46,22 @@ def test_messages_are_parsed_beside_the_loop_that_sends_responses(
     sender.send.assert_called_once()
     assert threads
     assert get_ident() not in threads
+
+
+def test_each_completion_has_a_first_token_and_times_between_the_others(
+    backend: MagicMock,
+) -> None:
+    from skipdec.runtime.serving.triton.metrics import RequestClock
+
+    def token(index: int, *token_ids: int) -> StreamDelta:
+        return StreamDelta(0, index, token_ids, "", None, layers=2)
+
+    metrics = MagicMock()
+    clock = RequestClock(metrics)
+    assert clock.tick([token(0, 5), token(1, 5)])
+    assert not clock.tick([token(0, 6), token(0, 7), token(1)])  # of a reader that is late
+    observed = [call.args[0] for call in metrics.observe.call_args_list]
+    assert observed == ["time_to_first_token_seconds"] * 2 + ["inter_token_seconds"] * 2
 
 
 def test_a_field_that_is_no_input_is_refused_by_name(backend: MagicMock) -> None:
