@@ -175,13 +175,14 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
 def _tensors(request: Any) -> dict[str, Any]:  # noqa: ANN401  (pb_utils.InferenceRequest)
     """Return the tensors by name, and with them what `TritonRequest.from_tensors` refuses.
 
-    Triton makes parameters of the fields of a JSON body that are no inputs, e.g. misspelt ones.
+    Triton makes parameters of the fields of a JSON body that are no inputs, e.g. misspelt ones, and
+    of headers that an operator lets it forward, whose names have hyphens.
     """
     found = {name: pb_utils.get_input_tensor_by_name(request, name) for name in input_types()}
     unknown = {
         name: value
         for name, value in json.loads(request.parameters()).items()
-        if name not in _TRITONS_OWN and not name.startswith("triton_")
+        if name not in _TRITONS_OWN and not name.startswith("triton_") and "-" not in name
     }
     return unknown | {name: one.as_numpy() for name, one in found.items() if one is not None}
 

@@ -69,8 +69,11 @@ def test_a_field_that_is_no_input_is_refused_by_name(backend: MagicMock) -> None
 
     backend.get_input_tensor_by_name.return_value = None
     request, model = MagicMock(), TritonPythonModel()
-    request.parameters.return_value = '{"max_tokes": 5, "id": "7", "triton_final": true}'
+    request.parameters.return_value = (
+        '{"max_tokes": 5, "id": "7", "triton_final": true, "x-trace": "1"}'
+    )
     model._loop = MagicMock()
     model.execute([request])
     _, _, error = model._loop.call_soon_threadsafe.call_args.args
     assert str(error).startswith("max_tokes | is unknown; allowed: text_input, input_ids")
+    assert "x-trace" not in str(error)
