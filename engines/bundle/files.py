@@ -151,10 +151,12 @@ def require_bundle(root: Path) -> None:
         problem = f"is an unfinished export ({unfinished.name}); run the export command again"
     elif not root.exists():
         problem = "does not exist; allowed: a directory made by 'skipdec export'"
+    elif not root.is_dir():
+        problem = "is not a directory; allowed: one made by 'skipdec export'"
     elif (root / "config.json").is_file():
         problem = f"is a checkpoint, not a bundle; run: skipdec export {root}"
     else:
-        problem = f"is not a bundle: it has no {MANIFEST_NAME}; make one with 'skipdec export'"
+        problem = f"is not a bundle: it has no {MANIFEST_NAME}; make a bundle with 'skipdec export'"
     raise BundleError(str(root), problem)
 
 

@@ -104,7 +104,7 @@ def test_invalid_names_are_bundle_errors(name: str, reason: str) -> None:
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.symlink_to(path), "does not exist"),
-        (lambda path: path.write_text(""), "is not a bundle"),
+        (lambda path: path.write_text(""), "is not a directory; allowed: one made by"),
         (lambda path: path.mkdir(), "has no manifest.json"),
         (lambda path: (path.mkdir(), (path / "config.json").touch()), "skipdec export"),
         (lambda path: path.with_name(f".{path.name}.partial").mkdir(), "unfinished export"),

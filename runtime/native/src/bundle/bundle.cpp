@@ -147,9 +147,11 @@ std::string otherwise(const fs::path& root) {
     return "was being replaced when its writer was stopped; put it back by: skipdec inspect " +
            root.string();
   if (!exists) return "does not exist; allowed: a directory made by 'skipdec export'";
+  if (!fs::is_directory(root, ignored))
+    return "is not a directory; allowed: one made by 'skipdec export'";
   if (fs::is_regular_file(root / "config.json", ignored))
     return "is a checkpoint, not a bundle; run: skipdec export " + root.string();
-  return "is not a bundle: it has no manifest.json; make one with 'skipdec export'";
+  return "is not a bundle: it has no manifest.json; make a bundle with 'skipdec export'";
 }
 
 }  // namespace

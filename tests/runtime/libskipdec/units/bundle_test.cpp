@@ -162,6 +162,9 @@ TEST_F(BundleOnDisk, IsNotThereWhatLiesThereIsTold) {
   expect_refused("was being replaced when its writer was stopped; put it back by: skipdec inspect");
   fs::remove_all(folder_ / ".hollow.old");
   expect_refused("does not exist; allowed: a directory made by 'skipdec export'");
+  write_file(path(), "");
+  expect_refused("is not a directory; allowed: one made by 'skipdec export'");
+  fs::remove(path());
   fs::create_directories(path());
   expect_refused("is not a bundle: it has no manifest.json");
   write_file(path() / "config.json", "{}");
