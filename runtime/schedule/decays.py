@@ -232,7 +232,10 @@ def _no_table(schedule: ScheduleFields, table: object) -> list[str]:
     ]
     problems += few(bad, len(wrong))
     if table and table[0] < high and not problems:
-        problems.append(f"table[0] is {table[0]}; max_exit_layer is {high}, allowed: the same")
+        problems.append(
+            f"table[0] is {table[0]}, below max_exit_layer, {high}; allowed: the same, because "
+            "budgets never grow"
+        )
     return problems
 
 

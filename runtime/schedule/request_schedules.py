@@ -10,7 +10,7 @@ from typing import Any, Self
 from ...engines.errors import ScheduleError, shown
 from ...engines.manifest import ModelSpec
 from .schedule import ExitSchedule
-from .text import implied_fields, names_file, read_arguments
+from .text import implied_fields, make_schedule, names_file, read_arguments
 
 _MAX_CACHED_TEXTS = 128
 
@@ -76,7 +76,7 @@ class ScheduleResolver:
         arguments = read_arguments(text, num_layers=self.num_layers, horizon=horizon)
         if not names_file(text):
             self._require_reachable(arguments)
-        return ExitSchedule.from_document(arguments)
+        return make_schedule(text, arguments)
 
     def _require_reachable(self, arguments: Mapping[str, Any]) -> None:
         """Refuse a horizon that no request reaches, before the schedule is made."""

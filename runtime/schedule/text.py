@@ -26,6 +26,11 @@ _FIELDS = {  # by option; all others are options of their own name
     "min": "min_exit_layer",
     "warmup": "warmup_layers",
 }
+_SAID = {  # what problems of a notation call a field
+    **{field: option for option, field in _FIELDS.items()},
+    "num_layers": "the model's layers",
+}
+_NAMES = re.compile("|".join(_SAID))
 
 
 def _number(text: str) -> float:
@@ -63,8 +68,21 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
 
     Raises ScheduleError, all problems at once.
     """
-    arguments = read_arguments(text, num_layers=num_layers, horizon=horizon)
-    return ExitSchedule.from_document(arguments)
+    return make_schedule(text, read_arguments(text, num_layers=num_layers, horizon=horizon))
+
+
+def make_schedule(text: str, arguments: Mapping[str, Any]) -> ExitSchedule:
+    """Return the schedule of ``text``'s arguments; problems call notation's options by their names.
+
+    Raises ScheduleError.
+    """
+    try:
+        return ExitSchedule.from_document(arguments)
+    except ScheduleError as error:
+        if beyond_notation(text):
+            raise
+        problems = [_NAMES.sub(lambda name: _SAID[name[0]], each) for each in error.problems]
+        raise ScheduleError(f"schedule {shown(text)}", *problems) from None
 
 
 @lru_cache(maxsize=256)
@@ -171,7 +189,7 @@ def implied_fields(decay: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if decay == "constant" and largest is not None:
         return {"min_exit_layer": largest, "horizon": 1}
     if decay == "table" and table:
-        return {"max_exit_layer": table[0], "min_exit_layer": table[-1], "horizon": len(table)}
+        return {"max_exit_layer": max(table), "min_exit_layer": min(table), "horizon": len(table)}
     if decay == "d3":
         horizon = d3_horizon(largest, values.get("min_exit_layer"), values.get("alpha"))
         return {"horizon": min(horizon, MAX_HORIZON)}

@@ -78,7 +78,7 @@ def test_cosine_ties_do_not_depend_on_the_last_bit() -> None:
         ("constant", {}, "decay constant needs them equal"),
         ("table", {"table": (8, 7)}, "table has 2 budgets"),
         ("table", {"table": (8, 7, 9, 5, 4)}, r"table\[2\] is 9"),
-        ("table", {"table": (7, 7, 6, 5, 4)}, "max_exit_layer is 8"),
+        ("table", {"table": (7, 7, 6, 5, 4)}, "below max_exit_layer, 8"),
         ("table", {"table": (8, 7.0, 6, 5, 4)}, "needs a tuple of integers"),
     ],
 )

@@ -123,8 +123,10 @@ def test_short_forms(short: str, canonical: str) -> None:
         ("d3:max=24,min=8", "alpha is missing"),
         ("d3:max=24,min=8,alpha=1", "alpha is 1; decay d3 needs a number above 0 and below 1"),
         ("table:table=9-4", "allowed: integers, e.g. 16/16/12/8"),
-        ("linear:max=30,min=8,horizon=4", "max_exit_layer is 30"),
-        ("d3:min=1,alpha=0.5,max=1" + "0" * 400, "max_exit_layer is 1000"),
+        ("linear:max=30,min=8,horizon=4", "max is 30; allowed: 1 to the model's layers, 24"),
+        ("linear:max=6,min=8,horizon=4", "min is 8; allowed: 1 to max, 6"),
+        ("table:table=8/9/4", r"table\[0\] is 8, below max, 9; .* budgets never grow"),
+        ("d3:min=1,alpha=0.5,max=1" + "0" * 400, "max is 1000"),
     ],
 )
 def test_bad_text_is_refused(text: str, message: str) -> None:
