@@ -121,7 +121,7 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
     drafted = model.model_copy(update=own)
     tensors = map_safetensors(directory / TENSORS_NAME)
     # Sizes are compared before weights, which take a pass over the whole checkpoint to hash.
-    problems = [*_size_problems(facts, model), *_tensor_problems(tensors, drafted)]
+    problems = list(_size_problems(facts, model)) or list(_tensor_problems(tensors, drafted))
     if not problems and facts.model.sha256 != (seen := checkpoint.content):
         problems = [
             f"was trained for weights of SHA-256 {facts.model.sha256[:12]}…; those of {model.name} "

@@ -61,10 +61,11 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
     if local.exists() and (problem := mistaken(local)) is not None:
         raise CheckpointError(source.model, problem)
     if local.exists() or source.model.startswith(("/", "./", "../", "~")):
+        problem = "is not a directory" if local.exists() else "does not exist"
         raise CheckpointError(
             source.model,
-            "is not a directory; pass a directory with config.json, a hub id, "
-            f"or one of {', '.join(short_names())}",
+            f"{problem}; pass a directory with config.json, a hub id, or a short name such as "
+            "opt-125m",
         )
     formats: list[LoadFormat] = (
         ["safetensors", "bin"] if source.load_format == "auto" else [source.load_format]
@@ -122,7 +123,7 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
     except HFValidationError as error:
         problem = (
             f"is neither a directory nor a hub id; {meant}pass a directory with config.json, a hub "
-            f"id like me/my-opt, or one of {', '.join(short_names())}"
+            "id like me/my-opt, or a short name such as opt-125m"
         )
         raise CheckpointError(source.model, problem) from error
     except GatedRepoError as error:

@@ -87,6 +87,17 @@ def test_tokens_that_a_fine_tuning_added_survive_the_download(repository: Path) 
     assert content == open_checkpoint(CheckpointSource(model=str(repository))).tokenizer_json
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"), [("a", "is not a directory"), ("b", "does not exist")]
+)
+def test_a_path_that_is_no_directory_is_told_from_one_that_is_missing(
+    tmp_path: Path, name: str, problem: str
+) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(CheckpointError, match=rf"{problem}; pass a directory with config\.json"):
+        locate(CheckpointSource(model=str(tmp_path / name)))
+
+
 def test_what_no_cache_has_is_refused_without_the_advice_of_a_command() -> None:
     with pytest.raises(CheckpointError) as caught:
         locate(CheckpointSource(model="nope", local_files_only=True))
