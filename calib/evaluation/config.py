@@ -122,7 +122,7 @@ class EvaluationConfig(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.score_only:
             unused = {
-                "drafts": ", ".join(self.drafts),
+                "drafts": self.drafts,
                 "equal_lengths": self.equal_lengths,
                 "max_tokens": self.max_tokens,
                 "temperature": self.temperature,
@@ -131,4 +131,4 @@ class EvaluationConfig(ValidatedConfig):
             }
             for name, value in unused.items():
                 if value:
-                    yield f"`{name}` is {value}, and `score_only` generates no texts; leave it out"
+                    yield f"`{name}` has no effect: `score_only` generates no texts; leave it out"

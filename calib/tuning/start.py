@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.errors import CheckpointError, UsageError
+from ...engines.errors import CheckpointError, ConfigurationError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_chat
@@ -153,7 +153,10 @@ def read_fresh_model(text: str) -> FreshModelConfig:
                 f"{part!r} is not NAME=NUMBER, or given twice; e.g. layers=12,width=256,heads=4",
             )
         values[name] = value
-    return FreshModelConfig(**values)
+    try:
+        return FreshModelConfig(**values)
+    except ConfigurationError as error:
+        raise UsageError(f"from_scratch {text!r}", *error.problems) from None
 
 
 def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:

@@ -67,8 +67,9 @@ def test_sizes_of_another_family() -> None:
     ],
 )
 def test_sizes_that_are_no_model(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         read_fresh_model(text)
+    assert caught.value.subject == f"from_scratch {text!r}"
 
 
 def test_the_tokenizer_itself_ends_a_bare_prompt_with_the_separator() -> None:
