@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -53,14 +54,19 @@ Buffer BufferPool::acquire(std::int64_t nbytes) {
   return buffer;
 }
 
-void BufferPool::release(Buffer buffer) {
-  in_use_ -= buffer.nbytes();
-  idle_bytes_ += buffer.nbytes();
-  idle_.push_back(std::move(buffer));
+void BufferPool::release(Buffer buffer) noexcept {
+  const std::int64_t size = buffer.nbytes();
+  in_use_ -= size;
+  try {
+    idle_.push_back(std::move(buffer));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  idle_bytes_ += size;
   drop_idle(most_ - in_use_);
 }
 
-void BufferPool::drop_idle(std::int64_t allowed) {
+void BufferPool::drop_idle(std::int64_t allowed) noexcept {
   std::size_t dropped = 0;
   while (dropped < idle_.size() && idle_bytes_ > allowed) idle_bytes_ -= idle_[dropped++].nbytes();
   idle_.erase(idle_.begin(), idle_.begin() + static_cast<std::ptrdiff_t>(dropped));

@@ -36,13 +36,13 @@ class BufferPool {
   // Returns a buffer of pooled_size(nbytes) bytes. Throws Error: kCapacity beyond the limit,
   // kMemory.
   Buffer acquire(std::int64_t nbytes);
-  // Takes back a buffer that no binding uses.
-  void release(Buffer buffer);
+  // Takes back a buffer that no binding uses; frees it if there is no memory to note it.
+  void release(Buffer buffer) noexcept;
 
   std::int64_t in_use_bytes() const { return in_use_; }
 
  private:
-  void drop_idle(std::int64_t allowed);
+  void drop_idle(std::int64_t allowed) noexcept;
 
   std::int64_t limit_;
   std::int64_t in_use_ = 0;

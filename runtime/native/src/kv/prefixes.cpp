@@ -83,16 +83,17 @@ PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& toke
        start += kBlockTokens) {
     if (!make_room(block_bytes_, kept)) break;
     auto block = std::make_shared<Block>();
+    block->parent = parent;
+    if (parent == nullptr) block->owner = owner;
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
+                block->tokens.begin());
+    recording.blocks_.reserve(tokens.size() / kBlockTokens);  // so that what is held is listed
     try {
       block->memory = pool_.acquire(block_bytes_);
     } catch (const Error&) {  // the machine has no more, which rows can do without
       break;
     }
     ++num_held_;
-    block->parent = parent;
-    if (parent == nullptr) block->owner = owner;
-    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
-                block->tokens.begin());
     recording.blocks_.push_back(block);
     parent = std::move(block);
   }
@@ -100,7 +101,9 @@ PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& toke
 }
 
 PrefixCache::Recording::~Recording() {
-  for (const BlockPointer& block : blocks_) cache_->free(block);
+  for (const BlockPointer& block : blocks_) {
+    if (block != nullptr) cache_->free(block);
+  }
 }
 
 void PrefixCache::Recording::copy(std::int64_t layer, const CacheView& written, std::int64_t row) {
@@ -115,18 +118,14 @@ void PrefixCache::Recording::copy(std::int64_t layer, const CacheView& written, 
 }
 
 void PrefixCache::Recording::commit() {
-  bool is_known = false;
-  for (const BlockPointer& block : blocks_) {
-    const Key key = key_of(*block);
-    is_known = is_known || cache_->places_.count(key) > 0;
-    if (is_known) {  // another prompt of the same call has recorded it
-      cache_->free(block);
-      continue;
-    }
-    cache_->places_[key] = cache_->blocks_.insert(cache_->blocks_.end(), block);
+  for (BlockPointer& block : blocks_) {
+    Blocks kept{block};
+    // Another prompt of the same call may have recorded it, and those behind it.
+    if (!cache_->places_.emplace(key_of(*block), kept.begin()).second) return;
+    cache_->blocks_.splice(cache_->blocks_.end(), kept);
     if (block->parent) ++block->parent->children;
+    block.reset();
   }
-  blocks_.clear();
 }
 
 void PrefixCache::restore(const std::vector<BlockPointer>& blocks, std::int64_t layer,
@@ -152,8 +151,8 @@ bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>
       return each->children == 0 && std::find(spare.begin(), spare.end(), each) == spare.end();
     });
     if (oldest == blocks_.end()) return false;
+    places_.erase(key_of(**oldest));  // may throw
     const BlockPointer block = std::move(*oldest);
-    places_.erase(key_of(*block));
     blocks_.erase(oldest);
     if (block->parent) --block->parent->children;
     free(block);
@@ -161,7 +160,7 @@ bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>
   return true;
 }
 
-void PrefixCache::free(const BlockPointer& block) {
+void PrefixCache::free(const BlockPointer& block) noexcept {
   pool_.release(std::move(block->memory));
   --num_held_;
 }
@@ -173,10 +172,10 @@ CacheView PrefixCache::view(const Block& block, std::int64_t layer) const {
 }
 
 std::size_t PrefixCache::Hash::operator()(const Key& key) const {
-  std::size_t hash = std::hash<const void*>{}(key.parent) ^ std::hash<std::string>{}(key.owner);
+  std::uint64_t hash =
+      keyed.joined(std::hash<const void*>{}(key.parent), std::hash<std::string>{}(key.owner));
   for (const std::int64_t token : key.tokens) {
-    hash = (hash ^ static_cast<std::size_t>(token)) * 0x9E3779B97F4A7C15ULL;
-    hash ^= hash >> 29U;
+    hash = keyed.joined(hash, static_cast<std::uint64_t>(token));
   }
   return hash;
 }

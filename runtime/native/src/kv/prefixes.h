@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "constants.h"
+#include "keyed_hash.h"
 #include "kv/cache_pair.h"
 
 namespace skipdec::runtime {
@@ -62,7 +63,7 @@ class PrefixCache {
     friend class PrefixCache;
     PrefixCache* cache_ = nullptr;
     std::int64_t start_ = 0;
-    std::vector<BlockPointer> blocks_;
+    std::vector<BlockPointer> blocks_;  // nullptr: it is committed
   };
 
   // Begins to record the complete blocks of a prompt that are not kept yet, as far as they fit.
@@ -83,6 +84,7 @@ class PrefixCache {
     }
   };
   struct Hash {
+    KeyedHash keyed;  // clients choose tokens
     std::size_t operator()(const Key& key) const;
   };
   using Blocks = std::list<BlockPointer>;  // the least recently used first
@@ -92,7 +94,7 @@ class PrefixCache {
                                   const std::string& owner) const;
   void touch(const std::vector<BlockPointer>& blocks);
   bool make_room(std::int64_t nbytes, const std::vector<BlockPointer>& spare);
-  void free(const BlockPointer& block);
+  void free(const BlockPointer& block) noexcept;
   CacheView view(const Block& block, std::int64_t layer) const;
 
   BufferPool& pool_;

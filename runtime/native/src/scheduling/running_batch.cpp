@@ -277,7 +277,8 @@ void RunningBatch::fail_all(const std::string& reason, const Action& action) {
   if (const auto* prefill = std::get_if<Prefill>(&action)) {
     numbers.insert(prefill->numbers.begin(), prefill->numbers.end());
   }
-  // A prompt that is partly run: `reset` frees its chunks.
+  // Prompts that are partly run, or have just ended: `reset` frees their chunks.
+  if (const auto* chunk = std::get_if<Chunk>(&action)) numbers.insert(chunk->number);
   if (const auto number = scheduler_.in_chunks()) numbers.insert(*number);
   for (const std::int64_t number : numbers) {
     Running& running = *requests_.at(number);

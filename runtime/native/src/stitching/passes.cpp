@@ -183,10 +183,11 @@ void Passes::reserve_buffers(const std::vector<StepRow>& rows) {
   if (needed <= all_.size()) return;
   std::int64_t size = all_.size();
   while (size < needed) size *= 2;
+  StepBuffers all(manifest_, size), part(manifest_, size);  // may throw
   unbind();
   ends_.clear();
-  all_ = StepBuffers(manifest_, size);
-  part_ = StepBuffers(manifest_, size);
+  all_ = std::move(all);
+  part_ = std::move(part);
 }
 
 // Finds the calls of the layers that the rows reside in, lowest first: of all or those of ``plan``.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace skipdec::runtime {
 
@@ -87,12 +88,14 @@ void TrainedDrafts::reserve_buffers(std::size_t tokens) {
   if (needed <= all_.size()) return;
   std::int64_t size = all_.size();
   while (size < needed) size *= 2;
-  bound_.clear();
-  all_ = StepBuffers(manifest_, size);
   const auto bytes = static_cast<std::int64_t>(all_.row_bytes()) * size;
-  read_ = Buffer(3 * bytes);
-  made_ = Buffer(bytes);
-  joined_ = Buffer(2 * bytes);
+  StepBuffers all(manifest_, size);
+  Buffer read(3 * bytes), made(bytes), joined(2 * bytes);
+  bound_.clear();
+  all_ = std::move(all);  // behind all that may throw, so that none stays smaller
+  read_ = std::move(read);
+  made_ = std::move(made);
+  joined_ = std::move(joined);
 }
 
 // Writes the embeddings of all tokens, those of padding the last one's of its row.

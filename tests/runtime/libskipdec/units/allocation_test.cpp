@@ -1,6 +1,8 @@
-// Tests that steps do not allocate, by counting every operator new of this program.
+// Tests that steps do not allocate, by counting every operator new of this program, and that what
+// runs outlives an allocation that fails, by failing each in turn.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -15,13 +17,21 @@
 namespace {
 
 thread_local std::int64_t allocations = 0;
-thread_local std::size_t most_bytes = SIZE_MAX;  // of one allocation
+thread_local std::size_t most_bytes = SIZE_MAX;       // of one allocation
+thread_local std::int64_t until_failure = INT64_MAX;  // allocations of this thread
+std::atomic<bool> has_failed{false};                  // one of any thread
+
+bool fails_now() {
+  if (until_failure-- != 0) return false;
+  has_failed = true;
+  return true;
+}
 
 }  // namespace
 
 void* operator new(std::size_t size) {
   ++allocations;
-  if (size > most_bytes) throw std::bad_alloc();
+  if (size > most_bytes || fails_now()) throw std::bad_alloc();
   void* const memory = std::malloc(size == 0 ? 1 : size);  // NOLINT(*-no-malloc)
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -34,6 +44,12 @@ void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT(*-
 void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }  // NOLINT
 void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept {
   std::free(memory);  // NOLINT(*-no-malloc)
+}
+
+// Buffers of the library.
+extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+  void* memory = nullptr;
+  return !fails_now() && posix_memalign(&memory, alignment, size) == 0 ? memory : nullptr;
 }
 
 namespace skipdec::runtime {
@@ -134,6 +150,70 @@ TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
   const std::int64_t before = allocations;
   for (int step = 0; step < 40; ++step) batch.step(0);
   EXPECT_EQ(allocations, before);
+}
+
+// Calls ``run`` with 0, 1, … until it ends before as many allocations of any thread.
+template <class Run>
+void fail_each_allocation(const Run& run) {
+  for (std::int64_t number = 0;; ++number) {
+    has_failed = false;
+    run(number);
+    if (!has_failed || ::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_F(AllocationTest, ABatchRunsAsBeforeBehindAnyAllocationThatFails) {
+  engines_.load_trained_drafts(bundle_, backend_);
+  RunningBatchConfig config;
+  config.max_batch_size = 3;
+  config.kv_memory = 1 << 22;
+  config.draft = DraftConfig::parse("own+trained,adapt=no");
+  // Two requests of one prompt, whose two blocks later ones find; the first has two completions.
+  const auto add = [this](RunningBatch& batch, std::int64_t number) {
+    Request request;
+    request.prompt.assign(33, 5);
+    request.params.n = number % 2 == 0 ? 2 : 1;
+    request.params.seed = 5;
+    request.params.ignore_eos = true;
+    request.max_tokens = request.params.max_tokens = 4;
+    request.schedule = bundle_.schedules().resolve("full", 4);
+    batch.add(number, std::move(request), 0);
+  };
+  const auto run = [](RunningBatch& batch) {
+    while (batch.is_busy()) batch.step(0);
+  };
+  const auto texts_of = [&](RunningBatch& batch, std::int64_t first) {
+    for (const std::int64_t number : {first, first + 1}) add(batch, number);
+    run(batch);
+    std::vector<TokenSpan> texts;
+    for (const std::int64_t number : {first, first + 1}) {
+      for (const Completion& each : batch.take(number)) texts.push_back(each.token_ids);
+    }
+    return texts;
+  };
+  RunningBatch undisturbed(bundle_.manifest(), engines_, nullptr, config);
+  const std::vector<TokenSpan> expected = texts_of(undisturbed, 0);
+  fail_each_allocation([&](std::int64_t number) {
+    SCOPED_TRACE(number);
+    RunningBatch batch(bundle_.manifest(), engines_, nullptr, config);
+    until_failure = number;
+    for (const std::int64_t each : {0, 1, 2}) {
+      try {
+        add(batch, each);
+      } catch (const std::bad_alloc&) {  // of this request alone
+      }
+      if (each == 0) continue;
+      try {
+        run(batch);
+      } catch (const std::bad_alloc&) {  // of the scheduler: the batch gives up
+        until_failure = INT64_MAX;
+        return;
+      }
+    }
+    until_failure = INT64_MAX;
+    EXPECT_EQ(batch.stats().reserved_bytes, 0);
+    EXPECT_EQ(texts_of(batch, 4), expected);
+  });
 }
 
 TEST(IntakeTest, ARequestWithoutMemoryEndsAlone) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace skipdec::runtime {
 
@@ -27,10 +28,9 @@ void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
         followers_.erase(order_.front());
         order_.pop_front();
       }
-      Followers& made = followers_[key];
-      made.all.push_back({tokens[index], 1});
-      made.total = 1;
-      order_.push_back(key);
+      Followers made{{{tokens[index], 1}}, 0, 1};
+      order_.push_back(key);  // without memory, at most a key that is in order alone is left
+      followers_.emplace(key, std::move(made));
     }
   }
 }
