@@ -51,8 +51,7 @@ bool Service::take_in() {
       }
     }
     cancellations.swap(cancellations_);
-    std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
-    new_scores_.clear();
+    scores_.splice(scores_.end(), new_scores_);
   }
   for (const auto& [ticket, reason] : refused) end_refused(*ticket, reason);
   for (const std::int64_t number : cancellations) post(batch_->abort(number, "cancelled"));
@@ -159,13 +158,12 @@ void Service::post(const std::vector<Delta>& deltas) {
 void Service::end_all(const std::optional<std::string>& failure) {
   const Error reason = failure ? Error(Status::kEngine, "engine", *failure)
                                : Error(Status::kClosed, "engine", "was closed");
-  std::deque<Arrival> arrivals;
+  std::list<Arrival> arrivals;
   {
     const std::scoped_lock lock(mutex_);
     if (!refusal_ || failure) refusal_.emplace(reason);
     arrivals.swap(arrivals_);
-    std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
-    new_scores_.clear();
+    scores_.splice(scores_.end(), new_scores_);
   }
   for (const auto& [number, ticket] : open_) {
     if (ticket->on_delta && !failure) {  // with the text that a stop string held back

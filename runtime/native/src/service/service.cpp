@@ -84,7 +84,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   params.check(model.vocab_size, model.end_token_ids);
   if (!params.stop.empty() && !tokenizer_)
     throw Error(Status::kUsage, "prompt", "stop strings need a tokenizer; use stop_token_ids");
-  std::vector<Arrival> made;
+  std::list<Arrival> made;
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (const Prompt& prompt : prompts) {
     made.push_back(arrival(prompt, params, schedule, deadline));
@@ -104,10 +104,8 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
                       std::to_string(options_.max_waiting) + "; try again later");
     }
     num_open_ += count;
-    for (Arrival& each : made) {
-      each.ticket->number = next_number_++;
-      arrivals_.push_back(std::move(each));
-    }
+    for (const Arrival& each : made) each.ticket->number = next_number_++;
+    arrivals_.splice(arrivals_.end(), made);
   }
   changed_.notify_all();
   return tickets;
@@ -169,8 +167,8 @@ ScoreResult Service::score(const Prompt& prompt, const Prompt& continuation,
   {
     const std::scoped_lock lock(mutex_);
     if (refusal_) throw Error(*refusal_);
-    ++num_open_;
     new_scores_.push_back(std::move(score));
+    ++num_open_;
   }
   changed_.notify_all();
   return result.get();

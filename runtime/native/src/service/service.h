@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -132,14 +133,14 @@ class Service {
 
   // Used by the engine's thread only.
   std::map<std::int64_t, std::shared_ptr<Ticket>> open_;  // requests that have not ended
-  std::deque<Score> scores_;
+  std::list<Score> scores_;
   ScoringTurns turns_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::deque<Arrival> arrivals_;
+  std::list<Arrival> arrivals_;
   std::deque<std::int64_t> cancellations_;
-  std::deque<Score> new_scores_;
+  std::list<Score> new_scores_;
   std::int64_t next_number_ = 0;
   std::int64_t num_open_ = 0;  // requests and texts that have not ended
   bool is_stopping_ = false;

@@ -216,6 +216,30 @@ TEST_F(AllocationTest, ABatchRunsAsBeforeBehindAnyAllocationThatFails) {
   });
 }
 
+TEST(IntakeTest, ASubmissionWithoutMemoryQueuesNothing) {
+  fail_each_allocation([](std::int64_t number) {
+    SCOPED_TRACE(number);
+    ServiceOptions options;
+    options.batch.kv_memory = 1 << 22;
+    Service service(std::make_shared<ArithmeticBundle>(), std::make_shared<ArithmeticBackend>(),
+                    options);
+    std::atomic<int> told{0};
+    const OnDelta count = [&](const Delta& /*delta*/) { return ++told > 0; };
+    const std::vector<Prompt> prompts(20, TokenSpan{4});
+    const std::vector<OnDelta> on_delta(prompts.size(), count);
+    until_failure = number;
+    bool is_queued = true;
+    try {
+      service.submit_many(prompts, {}, "", 0, on_delta);
+    } catch (const std::bad_alloc&) {
+      is_queued = false;
+    }
+    until_failure = INT64_MAX;
+    EXPECT_TRUE(service.drain(10));
+    EXPECT_EQ(told > 0, is_queued);
+  });
+}
+
 TEST(IntakeTest, ARequestWithoutMemoryEndsAlone) {
   ServiceOptions options;
   options.batch.kv_memory = 1 << 22;
