@@ -78,6 +78,22 @@ std::vector<Value> copied(const Value* values, std::size_t count) {
 using Logprob = skipdec_logprob;
 using Stats = skipdec_stats;
 
+// The prompt of a call: a view of a text, or of token ids, which must live until the call returns.
+class Prompt {
+ public:
+  Prompt(const std::string& text) : view_{detail::zero_ended(text, "prompt"), nullptr, 0} {}
+  Prompt(const char* text) : view_{text, nullptr, 0} {}
+  Prompt(const std::vector<std::int64_t>& token_ids)
+      : view_{nullptr, token_ids.data(), token_ids.size()} {}
+  Prompt(std::initializer_list<std::int64_t> token_ids)
+      : view_{nullptr, token_ids.begin(), token_ids.size()} {}
+
+  const skipdec_prompt& view() const { return view_; }
+
+ private:
+  skipdec_prompt view_;
+};
+
 // New output of one completion: up to one token, and complete characters of text.
 struct Delta {
   explicit Delta(const skipdec_delta& delta)
@@ -465,47 +481,21 @@ class Engine {
     handle_.reset(engine);
   }
 
-  // Checks a prompt, given as text or token ids, and queues it.
-  Request submit(const std::string& prompt, const Params& params = {}) {
-    const char* text = detail::zero_ended(prompt, "prompt");
-    return start(params, [&](const skipdec_params* view, skipdec_request** request) {
-      return skipdec_submit_text(handle_.get(), text, view, request);
-    });
-  }
-  Request submit(const std::vector<std::int64_t>& token_ids, const Params& params = {}) {
-    return start(params, [&](const skipdec_params* view, skipdec_request** request) {
-      return skipdec_submit_tokens(handle_.get(), token_ids.data(), token_ids.size(), view,
-                                   request);
-    });
+  // Checks a prompt and queues it.
+  Request submit(const Prompt& prompt, const Params& params = {}) {
+    return std::move(start({prompt.view()}, params).front());
   }
 
-  Request submit(std::initializer_list<std::int64_t> token_ids, const Params& params = {}) {
-    return submit(std::vector<std::int64_t>(token_ids), params);
-  }
-
-  // Queues several prompts, which are admitted together as far as they fit. If it throws, none is
-  // queued. All requests share the callback.
-  std::vector<Request> submit_many(const std::vector<std::string>& prompts,
-                                   const Params& params = {}) {
+  // Queues a container of prompts, e.g. {"a", {5, 6}} or a vector of texts, which are admitted
+  // together as far as they fit. If it throws, none is queued. All requests share the callback.
+  template <class Prompts = std::initializer_list<Prompt>>
+  std::vector<Request> submit_many(const Prompts& prompts, const Params& params = {}) {
     std::vector<skipdec_prompt> views;
-    views.reserve(prompts.size());
-    for (const std::string& text : prompts) {
-      views.push_back({detail::zero_ended(text, "prompt"), nullptr, 0});
-    }
-    return start_many(params, views);
-  }
-  std::vector<Request> submit_many(const std::vector<std::vector<std::int64_t>>& prompts,
-                                   const Params& params = {}) {
-    std::vector<skipdec_prompt> views;
-    views.reserve(prompts.size());
-    for (const auto& token_ids : prompts) {
-      views.push_back({nullptr, token_ids.data(), token_ids.size()});
-    }
-    return start_many(params, views);
+    for (const auto& prompt : prompts) views.push_back(Prompt(prompt).view());
+    return start(views, params);
   }
 
-  // Submits a prompt, a text or token ids, and waits for all of its completions.
-  template <class Prompt>
+  // Submits a prompt and waits for all of its completions.
   std::vector<Completion> generate(const Prompt& prompt, const Params& params = {}) {
     Request request = submit(prompt, params);
     request.wait();
@@ -613,22 +603,13 @@ class Engine {
     void operator()(skipdec_score* score) const { skipdec_score_release(score); }
   };
 
-  template <class Submit>
-  static Request start(const Params& params, const Submit& submit) {
-    const Submission submission(params);
-    skipdec_request* request = nullptr;
-    detail::check(submit(&submission.view, &request));
-    return {request, submission.callback, params.num_completions()};
-  }
-
-  std::vector<Request> start_many(const Params& params,
-                                  const std::vector<skipdec_prompt>& prompts) {
+  std::vector<Request> start(const std::vector<skipdec_prompt>& prompts, const Params& params) {
     const Submission submission(params);
     std::vector<skipdec_request*> handles(prompts.size());
+    std::vector<Request> requests;
+    requests.reserve(handles.size());  // so that nothing throws once they are queued
     detail::check(skipdec_submit_many(handle_.get(), prompts.data(), prompts.size(),
                                       &submission.view, handles.data()));
-    std::vector<Request> requests;
-    requests.reserve(handles.size());
     for (skipdec_request* const handle : handles) {
       requests.push_back({handle, submission.callback, params.num_completions()});
     }

@@ -50,6 +50,11 @@ void ranges(skipdec::Engine& engine) {
   }
   expect(again == text, "a poll gives the same");
   expect(engine.generate("Hello", forty().n(2)).size() == 2, "n completions are generated");
+  std::vector<skipdec::Request> mixed = engine.submit_many({"Hello", {5, 6}}, forty());
+  for (skipdec::Request& each : mixed) each.wait();
+  expect(mixed.size() == 2 && mixed[0].completion().text == text &&
+             mixed[1].prompt_token_ids() == std::vector<std::int64_t>{5, 6},
+         "a call takes texts and token ids together");
 }
 
 void callbacks(skipdec::Engine& engine) {
