@@ -78,6 +78,10 @@ std::string read_stdin() {
       throw Error(SKIPDEC_USAGE, "stdin | is longer than 16 MiB; give a shorter prompt");
     }
   }
+  if (std::ferror(stdin) != 0) {
+    throw Error(SKIPDEC_USAGE,
+                std::string("stdin | can't be read (") + std::strerror(errno) + "); give a prompt");
+  }
   if (!text.empty() && text.back() == '\n') text.pop_back();
   if (!text.empty() && text.back() == '\r') text.pop_back();
   if (text.empty()) throw Error(SKIPDEC_USAGE, "stdin | is empty; give a prompt");
@@ -163,17 +167,20 @@ class Run {
     write(line.dump() + "\n");
   }
 
-  // Prints a single completion as it is, and several ones under a heading each.
+  // Prints a single completion as it is, and several ones under a heading each: the prompt if there
+  // are several, and the completion's number.
   void print_texts(const std::vector<std::string>& prompts) {
     if (requests_.size() == 1 && options_.n == 1) {
       write(text_of(requests_.front().completion()) + "\n");
       return;
     }
     for (std::size_t place = 0; place < requests_.size(); ++place) {
+      const std::string prompt = place < prompts.size()
+                                     ? prompts[place]
+                                     : listed(options_.token_ids[place - prompts.size()]);
       for (std::int64_t index = 0; index < options_.n; ++index) {
-        std::string text = "# ";
-        text += place < prompts.size() ? prompts[place]
-                                       : listed(options_.token_ids[place - prompts.size()]);
+        std::string text = "#";
+        if (requests_.size() > 1) text.append(" ").append(prompt);
         if (options_.n > 1) text.append(" [").append(std::to_string(index)).append("]");
         text.append("\n").append(text_of(requests_[place].completion(index))).append("\n\n");
         write(text);

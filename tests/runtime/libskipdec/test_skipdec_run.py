@@ -147,6 +147,25 @@ def test_several_completions_stand_under_headings(text_bundle: Path) -> None:
     assert headings == ["# a [0]", "# a [1]", "# b [0]", "# b [1]"]
 
 
+@pytest.mark.usefixtures("own_thread_pools")
+@pytest.mark.parametrize("prompts", [("-p", "a"), ("-p", "a", "-p", "b")])
+def test_headings_are_those_of_skipdec_generate(
+    text_bundle: Path, prompts: tuple[str, ...]
+) -> None:
+    arguments = (text_bundle, *prompts, "--n", "2", "--seed", "1", "--max-tokens", "2")
+    done = command_line.run("generate", *arguments, "--threads", "1")
+    assert run(*arguments).stdout == done.stdout
+
+
+def test_a_stdin_that_cannot_be_read_is_named(text_bundle: Path) -> None:
+    command = [built_app("skipdec-run"), str(text_bundle), "-"]
+    folder = os.open("/", os.O_RDONLY)
+    done = subprocess.run(command, stdin=folder, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    os.close(folder)
+    assert done.returncode == 2
+    assert done.stderr == b"error: stdin | can't be read (Is a directory); give a prompt\n"
+
+
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-p", "-")])
 def test_a_pipe_is_a_prompt_without_its_last_line_feed(
     text_bundle: Path, arguments: tuple[str, ...]
