@@ -31,6 +31,15 @@ target_link_libraries(embeds PRIVATE skipdec::skipdec)
 """
 
 
+CPP_SOURCE = """
+#include <skipdec/skipdec.hpp>
+int main() { return skipdec::Params().num_completions() != 1; }
+"""
+CPP_PROJECT = PROJECT.replace("LANGUAGES C)", "LANGUAGES CXX)\nset(CMAKE_CXX_STANDARD 14)").replace(
+    "main.c", "main.cpp"
+)
+
+
 @pytest.fixture(scope="module")
 def by_cmake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return ``lib`` of a CMake installation that was moved afterwards."""
@@ -78,6 +87,18 @@ def test_cmake_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) -> No
     told(["cmake", *folders, f"-Dskipdec_DIR={lib / 'cmake' / 'skipdec'}"])
     told(["cmake", "--build", str(program.parent)])
     assert told([str(program)]) == "bundle"
+
+
+def test_cmake_compiles_its_cpp_header_in_a_project_of_an_older_standard(
+    by_cmake: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "main.cpp").write_text(CPP_SOURCE)
+    (tmp_path / "CMakeLists.txt").write_text(CPP_PROJECT)
+    build = str(tmp_path / "build")
+    folder = f"-Dskipdec_DIR={by_cmake / 'cmake' / 'skipdec'}"
+    told(["cmake", "-S", str(tmp_path), "-B", build, folder])
+    told(["cmake", "--build", build])
+    told([str(tmp_path / "build" / "embeds")])
 
 
 def test_pkg_config_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) -> None:
