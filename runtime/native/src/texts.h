@@ -1,6 +1,8 @@
 // Parts of short texts that users and files give, and lists of them for messages.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +23,14 @@ inline std::string lowered(std::string_view text) {
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   }
   return lower;
+}
+
+// Returns the number of one to nine digits; nothing for any other text.
+inline std::optional<std::int64_t> number_in(std::string_view digits) {
+  constexpr std::size_t kMostDigits = 9;
+  const bool has_others = digits.find_first_not_of("0123456789") != std::string_view::npos;
+  if (digits.empty() || digits.size() > kMostDigits || has_others) return std::nullopt;
+  return std::stoll(std::string(digits));
 }
 
 // Joins the texts that ``text_of`` makes of ``items``: "a, b, c".

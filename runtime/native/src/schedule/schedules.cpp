@@ -59,12 +59,8 @@ GivenRule given_rule(std::string_view text, const std::string& subject, std::int
 // "64" of "2x:horizon=64"; nothing if it has other options.
 std::optional<std::int64_t> horizon_of(std::string_view options) {
   constexpr std::string_view kKey = "horizon=";
-  constexpr std::size_t kMostDigits = 9;
   if (options.substr(0, kKey.size()) != kKey) return std::nullopt;
-  const std::string digits(options.substr(kKey.size()));
-  const bool is_number = !digits.empty() && digits.size() <= kMostDigits &&
-                         digits.find_first_not_of("0123456789") == std::string::npos;
-  return is_number ? std::optional(std::stoll(digits)) : std::nullopt;
+  return number_in(options.substr(kKey.size()));
 }
 
 }  // namespace

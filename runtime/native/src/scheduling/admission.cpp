@@ -1,10 +1,11 @@
 #include "scheduling/admission.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
 
 #include "errors.h"
+#include "json/shown.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 
@@ -13,19 +14,15 @@ namespace {
 void read_parameter(std::string_view item, bool is_gang, Admission& admission) {
   const std::size_t equals = std::min(item.find('='), item.size());
   const std::string_view name = item.substr(0, equals);
-  const std::string_view value = item.substr(std::min(equals + 1, item.size()));
-  std::int64_t number = -1;
-  const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool is_number =
-      problem == std::errc() && end == value.data() + value.size() && number >= 0;
-  if (is_gang && is_number && name == "min_free") {
-    admission.min_free = number;
-  } else if (is_gang && is_number && name == "hold_ms") {
-    admission.hold_ms = number;
+  const auto number = number_in(item.substr(std::min(equals + 1, item.size())));
+  if (is_gang && number && name == "min_free") {
+    admission.min_free = *number;
+  } else if (is_gang && number && name == "hold_ms") {
+    admission.hold_ms = *number;
   } else {
     throw Error(Status::kUsage, "admission",
-                "'" + std::string(item) + "' is not a parameter; allowed: " +
-                    (is_gang ? "min_free=N, hold_ms=N" : "none"));
+                shown_text(item) + (is_gang ? " is not one of gang's: min_free=N, hold_ms=N"
+                                            : " is not one of fcfs's: no parameter"));
   }
 }
 
@@ -37,8 +34,7 @@ Admission Admission::parse(std::string_view text) {
   const std::string_view name = text.substr(0, colon);
   const bool is_gang = name == "gang";
   if (!is_gang && name != "fcfs") {
-    throw Error(Status::kUsage, "admission",
-                "'" + std::string(name) + "' is unknown; allowed: fcfs, gang");
+    throw Error(Status::kUsage, "admission", shown_text(name) + " is unknown; allowed: fcfs, gang");
   }
   Admission admission = is_gang ? Admission{2, 8} : Admission{};
   std::string_view rest = text.substr(std::min(colon + 1, text.size()));

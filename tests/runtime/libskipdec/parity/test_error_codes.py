@@ -131,6 +131,7 @@ def test_both_refuse_a_request(
         ({"admission": "gang:least=3"}, "least"),
         ({"admission": "gang:min_free=x"}, "min_free"),
         ({"admission": "fcfs:min_free=2"}, "min_free"),
+        ({"admission": "gang:hold_ms=1234567890"}, "hold_ms"),
         ({"draft": "own+owl,tokens=9"}, "'owl' is unknown"),
         ({"draft": "own+off"}, "off"),
         ({"draft": "own+own"}, "own"),

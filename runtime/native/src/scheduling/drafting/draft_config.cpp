@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "errors.h"
 #include "files/read.h"
@@ -16,7 +15,6 @@ namespace {
 
 constexpr std::size_t kMostLength = 200;   // characters; the longest sensible text has 60
 constexpr std::size_t kMostProblems = 10;  // listed
-constexpr std::size_t kMostDigits = 9;
 
 // In the order in which messages list them.
 constexpr std::array<DraftPartKind, 5> kKinds{{
@@ -37,16 +35,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// Returns a number of up to nine digits; empty for any other text.
-std::optional<std::int64_t> integer_in(std::string_view text, std::int64_t low, std::int64_t high) {
-  if (text.size() > kMostDigits || text.empty() || text.front() == '-') return std::nullopt;
-  std::int64_t number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || stop != text.data() + text.size() || number < low || number > high)
-    return std::nullopt;
-  return number;
-}
-
 // Reads a value into its field; returns false if it is not allowed.
 struct Key {
   std::string_view name;
@@ -64,9 +52,8 @@ const std::array<Key, 3>& keys() {
   static const std::array<Key, 3> known{{
       {"tokens",
        [](std::string_view text, DraftConfig& config) {
-         const auto number = integer_in(text, 1, constants::kDraftMaxTokens);
-         config.tokens = number.value_or(1);
-         return number.has_value();
+         config.tokens = number_in(text).value_or(0);
+         return config.tokens >= 1 && config.tokens <= constants::kDraftMaxTokens;
        },
        "1 to " + std::to_string(constants::kDraftMaxTokens)},
       {"adapt",
@@ -103,8 +90,8 @@ class DraftReading {
     }
     const std::string_view digits =
         colon == std::string_view::npos ? "" : trimmed(text.substr(colon + 1));
-    const auto number = integer_in(digits, 1, INT64_MAX);
-    if (number) {
+    const auto number = number_in(digits);
+    if (number && *number > 0) {
       config.parts.push_back({kind, number, {}});
     } else {
       problems.push_back(shown_text(text) + " needs a number of layers, e.g. " + std::string(name) +
