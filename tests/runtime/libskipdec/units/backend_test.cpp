@@ -8,6 +8,7 @@
 
 #include "hollow_bundle.h"
 #include "refusals.h"
+#include "sessions/onnxruntime/copied_weights.h"
 #include "sessions/session.h"
 
 namespace skipdec::runtime {
@@ -55,6 +56,16 @@ TEST(Backend, RefusesToCopyWeightsTwice) {
   options.weights = WeightsPlace::kCopied;
   EXPECT_NE(refusal_of(hollow_manifest(), options).find("weights | are to be copied"),
             std::string::npos);
+}
+
+TEST(Backend, SaysThatMemoryIsShortForACopyOfWeights) {
+  constexpr std::size_t kMore = std::size_t{1} << 60;  // than any machine has
+  try {
+    const onnxruntime::HugePages pages(kMore);
+    FAIL() << "as many bytes were mapped";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kMemory);
+  }
 }
 
 }  // namespace

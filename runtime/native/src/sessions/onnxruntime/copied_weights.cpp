@@ -52,7 +52,7 @@ HugePages::HugePages(std::size_t size) : mapped_(size + kHugePage), size_(size) 
   void* mapping =
       ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED)
-    throw Error(Status::kCapacity, "memory of this machine",
+    throw Error(Status::kMemory, "memory of this machine",
                 "has no " + grouped(static_cast<std::int64_t>(size)) +
                     " bytes for a copy of weights; map them");
   mapping_ = static_cast<char*>(mapping);

@@ -20,7 +20,7 @@ namespace skipdec::runtime::onnxruntime {
 // Owns anonymous memory.
 class HugePages {
  public:
-  // Throws Error (kCapacity) if the memory is not available.
+  // Throws Error (kMemory) if the memory is not available.
   explicit HugePages(std::size_t size);
   ~HugePages();
   HugePages(const HugePages&) = delete;
