@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "bundle/names.h"
 #include "constants.h"
 #include "errors.h"
 #include "texts.h"
@@ -108,13 +109,6 @@ std::int64_t size_of(char symbol, EngineKind kind, const Manifest& manifest, std
   }
 }
 
-std::string listed(const std::vector<std::int64_t>& shape) {
-  const auto text_of = [](std::int64_t size) {
-    return size == kSymbol ? "a symbol" : std::to_string(size);
-  };
-  return "(" + joined(shape, text_of) + ")";
-}
-
 std::string listed(const Roles& roles) {
   return roles.empty() ? "none" : joined(roles, [](Role role) { return name_of(role); });
 }
@@ -145,7 +139,7 @@ class Contract {
     for (const KVBucket& bucket : layer.buckets) capacities.push_back(bucket.capacity);
     if (capacities != manifest_.kv_buckets)
       problems.push_back("engine " + layer.name + " has plans for KV capacities " +
-                         listed(capacities) + "; built: " + listed(manifest_.kv_buckets));
+                         text_of(capacities) + "; built: " + text_of(manifest_.kv_buckets));
   }
 
  private:
@@ -178,7 +172,7 @@ class Contract {
     for (const char symbol : contract.symbols)
       expected.push_back(size_of(symbol, spec.kind, manifest_, tokens));
     if (tensor.shape != expected)
-      problems.push_back(start + listed(tensor.shape) + "; expected " + listed(expected));
+      problems.push_back(start + text_of(tensor.shape) + "; expected " + text_of(expected));
   }
 
   const Manifest& manifest_;

@@ -5,6 +5,7 @@
 
 #include "bundle/names.h"
 #include "constants.h"
+#include "files/sha256.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -129,10 +130,7 @@ const std::string& path_of(const json& value, const std::string& place, const Do
 const std::string& sha256_of(const json& value, const std::string& place,
                              const Document& document) {
   const std::string& text = text_of(value, place, document);
-  const bool is_hex = std::all_of(text.begin(), text.end(), [](char character) {
-    return (character >= '0' && character <= '9') || (character >= 'a' && character <= 'f');
-  });
-  if (text.size() != 64 || !is_hex)
+  if (!is_sha256(text))
     document.refuse(place, "is " + shown(value) + "; allowed: 64 hexadecimal digits");
   return text;
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "constants.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -32,6 +33,13 @@ std::string_view name_of(EngineKind kind) {
 
 std::string_view name_of(Role role) {
   return constants::kTensorRoles[static_cast<std::size_t>(role)];
+}
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+  const auto size_text = [](std::int64_t size) {
+    return size < 0 ? "a symbol" : std::to_string(size);
+  };
+  return "(" + joined(shape, size_text) + ")";
 }
 
 std::optional<DType> dtype_called(std::string_view name) {

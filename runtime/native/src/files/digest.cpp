@@ -11,21 +11,15 @@ namespace {
 constexpr std::string_view kBefore = "\n  \"digest\": \"";
 constexpr std::size_t kDigits = 64;
 
-bool is_digit(char character) {
-  return (character >= '0' && character <= '9') || (character >= 'a' && character <= 'f');
-}
-
 // Returns the position of the digits; std::nullopt unless exactly one line is a digest.
 std::optional<std::size_t> digits_of(std::string_view text) {
   std::optional<std::size_t> found;
   for (std::size_t at = text.find(kBefore); at != std::string_view::npos;
        at = text.find(kBefore, at + 1)) {
     const std::size_t begin = at + kBefore.size();
-    const std::string_view digits = text.substr(begin, kDigits);
     const std::string_view behind = text.substr(std::min(text.size(), begin + kDigits), 2);
-    const bool is_line =
-        digits.size() == kDigits && std::all_of(digits.begin(), digits.end(), is_digit) &&
-        behind.size() == 2 && behind[0] == '"' && (behind[1] == ',' || behind[1] == '\n');
+    const bool is_line = is_sha256(text.substr(begin, kDigits)) && behind.size() == 2 &&
+                         behind[0] == '"' && (behind[1] == ',' || behind[1] == '\n');
     if (!is_line || found) return std::nullopt;
     found = begin;
   }

@@ -155,6 +155,10 @@ void Sha256::compress_extended(State& state, const std::uint8_t* blocks, std::si
 
 #endif
 
+bool is_sha256(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 std::string sha256_hex(std::string_view content) {
   Sha256 hash;
   hash.update(content.data(), content.size());

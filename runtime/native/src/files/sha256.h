@@ -37,4 +37,7 @@ class Sha256 {
 
 std::string sha256_hex(std::string_view content);
 
+// Returns true for 64 lower-case hexadecimal digits.
+bool is_sha256(std::string_view text);
+
 }  // namespace skipdec::runtime

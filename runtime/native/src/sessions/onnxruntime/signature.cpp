@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "bundle/names.h"
 #include "texts.h"
 
 namespace skipdec::runtime::onnxruntime {
@@ -72,13 +73,6 @@ bool can_be(const std::vector<std::int64_t>& wanted, const std::vector<std::int6
                     });
 }
 
-std::string listed(const std::vector<std::int64_t>& shape) {
-  const auto text_of = [](std::int64_t size) {
-    return size < 0 ? "a symbol" : std::to_string(size);
-  };
-  return "(" + joined(shape, text_of) + ")";
-}
-
 void compare(const Node& node, const TensorSpec& tensor, std::vector<std::string>& problems) {
   const std::string name(name_of(tensor.dtype));
   if (node.element_type != element_type(tensor.dtype))
@@ -86,8 +80,8 @@ void compare(const Node& node, const TensorSpec& tensor, std::vector<std::string
                        "; the manifest says " + name + ", which is " +
                        std::to_string(element_type(tensor.dtype)));
   if (!node.shape.empty() && !can_be(tensor.shape, node.shape))
-    problems.push_back(node.name + " is " + listed(node.shape) + "; the manifest says " +
-                       listed(tensor.shape));
+    problems.push_back(node.name + " is " + text_of(node.shape) + "; the manifest says " +
+                       text_of(tensor.shape));
 }
 
 void compare_all(const Api& api, const NativeSession* session, const Direction& direction,
