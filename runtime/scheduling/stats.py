@@ -93,6 +93,7 @@ class EngineStats:
     generated_tokens: int
     steps: int
     step_rows: int
+    step_depth: float  # the mean depth of a step's rows, summed over the steps
     layer_calls: tuple[int, ...]
     layer_rows: tuple[int, ...]
     prefill_seconds: float
@@ -108,15 +109,13 @@ class EngineStats:
 
     @property
     def mixing_loss(self) -> float | None:
-        """Mean layers read per step over mean layers run per row; None before the first step.
+        """Layers that steps read over the mean depth of their rows; None before the first step.
 
         It is 1.0 if all rows of a step run the same layers, and 1.33 if rows run 12 layers in the
         mean and one of them runs 16. Its cost depends on the share of a step that reading weights
         takes.
         """
-        if not self.step_rows:
-            return None
-        return sum(self.layer_calls) / self.steps / (sum(self.layer_rows) / self.step_rows)
+        return sum(self.layer_calls) / self.step_depth if self.steps else None
 
     @classmethod
     def total(cls, stats: Sequence[EngineStats]) -> EngineStats:
@@ -169,6 +168,7 @@ class Counters:
     generated_tokens: int = 0
     steps: int = 0
     step_rows: int = 0
+    step_depth: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     sampling_seconds: float = 0.0
@@ -220,6 +220,7 @@ class Counters:
         else:
             groups = Counter(plans).items()
             union = set[int]().union(*(plan.layers for plan, _ in groups))
+        self.step_depth += sum(len(plan) * count for plan, count in groups) / len(plans)
         for layer in union:
             self.layer_calls[layer] += 1
         for plan, count in groups:

@@ -67,7 +67,7 @@ ENGINE_FIGURES = (
     _gauge("requests_waiting", "requests that wait", "waiting"),
     _gauge(
         "mixing_loss",
-        "layers read a step over layers that a row ran in the mean; 0 before the first step",
+        "layers that steps read over the mean depth of their rows; 0 before the first step",
         "mixing_loss",
     ),
     EngineFigure(

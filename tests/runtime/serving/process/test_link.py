@@ -67,6 +67,7 @@ STATS = EngineStats(
     generated_tokens=6,
     steps=7,
     step_rows=8,
+    step_depth=11.5,
     layer_calls=(7, 3),
     layer_rows=(8, 3),
     prefill_seconds=0.5,
