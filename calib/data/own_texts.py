@@ -13,9 +13,6 @@ from ...engines.documents import read_object
 from ...engines.errors import UsageError
 from ...exporter.checkpoint.checkpoint import Checkpoint
 
-OWN_LENGTH = 512
-"""Tokens of a text, prompt included, if no maximum length is given."""
-
 _FORMAT = 3  # another one for other engines, sampling or filtering
 
 Text = dict[str, Any]

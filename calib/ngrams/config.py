@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
-from ...exporter.config import CheckpointSource
 from ..data.data import DataConfig
 
 
@@ -24,14 +23,11 @@ class NGramsConfig(ValidatedConfig):
     data: Annotated[DataConfig, Option()]
     output: Annotated[Path, Option("-o", metavar="FILE")] = Field(description="the n-grams, JSON")
     max_length: Annotated[int | None, Option()] = Field(
-        default=None, ge=2, description="prompt + completion (the model's; of data self 512)"
+        default=None,
+        ge=2,
+        description="prompt + completion (the model's, at most 8192; of data self 512)",
     )
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, le=2**32 - 1, description="of the texts that the model writes"
     )
     force: Annotated[bool, Option()] = Field(default=False, description="replace --output")
-
-    @property
-    def source(self) -> CheckpointSource:
-        """The checkpoint."""
-        return CheckpointSource(model=self.model)

@@ -10,11 +10,11 @@ from ...engines.bundle import place_problems, replace_file
 from ...engines.checking import FrozenModel, Problems
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
-from ...engines.manifest import ModelSpec
-from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ...exporter.checkpoint.checkpoint import Checkpoint
 from ...runtime.drafting.known_ngrams import count_ngrams, ngrams_json
 from ..data.data import Example, load_examples
-from ..data.own_texts import OWN_LENGTH, OwnTexts, own_texts_path
+from ..data.lengths import open_with_room, text_length
+from ..data.own_texts import OwnTexts, own_texts_path
 from ..data.self_written import own_examples, require_room
 from ..data.tokenised import ExampleEncoder, tokenise
 from .config import NGramsConfig
@@ -42,11 +42,12 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     problems.attempt(_check_output, config)
     is_own = config.data.own_texts is not None
     examples = None if is_own else problems.attempt(load_examples, config.data)
-    checkpoint = problems.attempt(open_checkpoint, config.source)
+    checkpoint = problems.attempt(open_with_room, config.model, config.max_length)
     if checkpoint is None or problems.errors:
         raise problems.error()
     with closing(checkpoint.open_tokenizer()) as tokenizer:
-        model, longest = checkpoint.model, _longest(config, checkpoint.model)
+        model = checkpoint.model
+        longest = text_length(config.max_length, config.data, model)
         if examples is None:
             require_room(longest, tokenizer, model.end_token_ids)
             examples = _own_examples(config, checkpoint, longest, events)
@@ -72,14 +73,6 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
 def _check_output(config: NGramsConfig) -> None:
     if problems := place_problems(config.output, force=config.force):
         raise UsageError(str(config.output), *problems)
-
-
-def _longest(config: NGramsConfig, model: ModelSpec) -> int:
-    most = model.max_seq_len
-    own = most if config.data.own_texts is None else min(most, OWN_LENGTH)
-    if (longest := config.max_length or own) > most:
-        raise UsageError("max_length", f"is {longest}; allowed: at most the model's {most}")
-    return longest
 
 
 def _own_examples(

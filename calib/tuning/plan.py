@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.own_texts import OWN_LENGTH, OwnTexts, own_texts_path
+from ..data.lengths import text_length
+from ..data.own_texts import OwnTexts, own_texts_path
 from ..data.self_written import own_examples, require_room
 from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
@@ -121,7 +122,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     if start is None:
         raise problems.error()
     events.advance("model")
-    longest = problems.attempt(_longest, config, start)
+    longest = problems.attempt(text_length, config.max_length, config.data, start.spec)
     if is_own:
         _check_before_writing(config, start, longest, problems)
         assert longest is not None
@@ -133,11 +134,9 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     if not examples and config.model is None:
         held_out = None
     data = validation = None
-    if longest is not None and examples is not None:
-        data = problems.attempt(_tokenise, config.data, examples, start, longest, began)
-    if longest is not None and held_out is not None:
-        read_as = config.validation or config.data
-        validation = problems.attempt(_tokenise, read_as, held_out, start, longest, began)
+    if longest is not None:
+        read = ((config.data, examples), (config.validation or config.data, held_out))
+        data, validation = _tokenise(read, start, longest, began, problems)
     events.advance("tokens")
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
@@ -258,34 +257,25 @@ def _own_examples(
     return own_examples(texts, directories.work, may_use_gpu=may_use_gpu, events=events)
 
 
-def _longest(config: TuneConfig, start: StartModel) -> int:
-    """Return the maximum length of texts, in tokens. Raises UsageError above the model's."""
-    most = start.spec.max_seq_len
-    own = most if config.data.own_texts is None else min(most, OWN_LENGTH)
-    longest = config.max_length or own
-    if longest > most:
-        positions = start.spec.max_position_embeddings
-        raise UsageError("max_length", f"is {longest}; allowed: at most the model's {positions}")
-    return longest
-
-
 def _tokenise(
-    data: DataConfig,
-    examples: Sequence[Example],
+    read: Iterable[tuple[DataConfig, Sequence[Example] | None]],
     start: StartModel,
     longest: int,
     began: datetime,
-) -> TokenisedData:
-    """Tokenise for this model.
+    problems: Problems,
+) -> Iterator[TokenisedData | None]:
+    """Yield the tokens of all examples that were ``read``, if any, for this model.
 
     Chat templates that show the date show that of ``began``, so that a resumed run has the same
     data.
     """
-    model = start.spec.model_copy(update={"max_seq_len": longest})
     with closing(start.open_tokenizer()) as tokenizer:
         if tokenizer.chat is not None:
             tokenizer.chat.now = lambda: began
-        return tokenise(examples, ExampleEncoder.of(model, tokenizer, data, start.prompt_template))
+        for data, examples in read:
+            encoder = ExampleEncoder.of(start.spec, tokenizer, data, start.prompt_template)
+            encoder = replace(encoder, max_length=longest)
+            yield None if examples is None else problems.attempt(tokenise, examples, encoder)
 
 
 def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:

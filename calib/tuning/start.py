@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...engines.bundle.place import TOKENIZER_NAME
 from ...engines.errors import CheckpointError, ConfigurationError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
-from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_chat
-from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, read_model
-from ...exporter.checkpoint.hub import locate
+from ...exporter.checkpoint.chat import parse_tokenizer
+from ...exporter.checkpoint.checkpoint import Checkpoint
 from ...exporter.checkpoint.mistaken import ADAPTER_NAME
-from ...exporter.checkpoint.template import read_template
-from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer, with_tokenizer_end
-from ...exporter.config import CheckpointSource
+from ...exporter.checkpoint.tokenizer import TEXT_FILES
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Conversation
 from ..data.data import Example
+from ..data.lengths import open_with_room, with_room
 from .config import DEFAULT_VOCAB_SIZE, TuneConfig
-from .family import FreshModelConfig, TuningFamily, load_skip_model, tuning_family
+from .family import FreshModelConfig, load_skip_model, tuning_family
 
 if TYPE_CHECKING:
     from .model import SkipModel
@@ -39,32 +37,24 @@ class StartModel:
 
     ``files``, by published name, are the tokenizer's and other small ones that the result gets
     unchanged. ``load`` returns the model in float32, with the same weights at each call.
-    ``prompt_template`` is that of an earlier tuning; None if prompts were used as they were.
-    ``directory`` is the checkpoint's; None for a fresh model. ``chat`` is its chat template.
+    ``checkpoint`` is None for a fresh model.
     """
 
     spec: ModelSpec
     files: dict[str, bytes]
     load: Callable[[], SkipModel]
-    prompt_template: str | None = None
-    directory: Path | None = None
-    chat: CheckpointChat | None = None
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint | None:
-        """The opened checkpoint, whose tensors are hashed at most once; None for a fresh model."""
-        if self.directory is None:
-            return None
-        return open_checkpoint(CheckpointSource(model=str(self.directory)))
+    checkpoint: Checkpoint | None = None
 
     @property
-    def family(self) -> TuningFamily:
-        """The model's family."""
-        return tuning_family(self.spec.family)
+    def prompt_template(self) -> str | None:
+        """The template of an earlier tuning; None if prompts were used as they were."""
+        return None if self.checkpoint is None else self.checkpoint.prompt_template
 
     def open_tokenizer(self) -> Tokenizer:
         """Return the tokenizer as the runtime reads it, which the caller closes."""
-        return parse_tokenizer(self.files["tokenizer.json"], self.chat, self.spec.name)
+        if self.checkpoint is not None:
+            return self.checkpoint.open_tokenizer()
+        return parse_tokenizer(self.files[TOKENIZER_NAME], None, self.spec.name)
 
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
@@ -80,51 +70,29 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     sizes = read_fresh_model(config.from_scratch)
     files = train_tokenizer(examples, vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE)
     name = "from-scratch"
-    fresh = parse_tokenizer(files["tokenizer.json"], None, name)
+    fresh = parse_tokenizer(files[TOKENIZER_NAME], None, name)
     document = fresh_document(sizes, fresh.vocab_size)
-    spec = _with_room(partial(model_spec, document, name), config.max_length)
+    read = partial(model_spec, document, name)
+    spec = with_room(read(), read, config.max_length)
     tuning_family(spec.family)  # refuses other families
     return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
 
 
 def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
-    directory = locate(CheckpointSource(model=model))
-    path = directory.path
+    checkpoint = open_with_room(model, max_length)
+    path, spec = checkpoint.directory, checkpoint.model
+    assert path is not None  # only random weights have no directory
     if (path / ADAPTER_NAME).exists():
         raise CheckpointError(
             model,
             f"holds {ADAPTER_NAME}, whose adapter transformers would add to the weights; move the "
             "adapter's files away if it is merged into them already, else merge it first",
         )
-    spec = _with_room(partial(read_model, directory), max_length)
     tuning_family(spec.family)  # refuses other families
-    tokenizer = read_tokenizer(path)
-    if tokenizer is None:
-        raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
-    spec = with_tokenizer_end(spec, path, tokenizer)
-    if not spec.end_token_ids:
-        raise CheckpointError(
-            spec.name, "has no eos_token_id; name the token that ends a text in config.json"
-        )
     others = [name for name in TEXT_FILES if (path / name).is_file()]
-    files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
-    load = partial(load_skip_model, path, spec.family)
-    chat = read_chat(path, spec, tokenizer)
-    return StartModel(spec, files, load, read_template(path), path, chat)
-
-
-def _with_room(read: Callable[[int | None], ModelSpec], max_length: int | None) -> ModelSpec:
-    """Return the structure that ``read`` returns, for texts of ``max_length`` tokens if those fit.
-
-    Without ``max_length``, texts have at most DEFAULT_MAX_SEQ_LEN tokens, as in an export; with
-    it, as many as the model has positions. Raises UnsupportedModelError for a length that has
-    enough positions but would exceed the window of the model's attention.
-    """
-    spec = read(None)
-    positions = spec.max_position_embeddings
-    if max_length is None or not spec.max_seq_len < max_length <= positions:
-        return spec
-    return read(max_length)
+    files = {TOKENIZER_NAME: checkpoint.require_tokenizer()}
+    files |= {name: (path / name).read_bytes() for name in others}
+    return StartModel(spec, files, partial(load_skip_model, path, spec.family), checkpoint)
 
 
 def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel:
@@ -212,6 +180,6 @@ def train_tokenizer(examples: Sequence[Example], *, vocab_size: int) -> dict[str
         "unk_token": "<unk>",
     }
     return {
-        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        TOKENIZER_NAME: tokenizer.to_str(pretty=True).encode(),
         "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
     }

@@ -35,6 +35,7 @@ from .allocation import return_free_memory
 from .batches import ExampleDataset, SortedSteps, collate
 from .config import TuneConfig
 from .draft import step_spans
+from .family import tuning_family
 from .model import IGNORED_LABEL, SkipModel
 from .plan import StepSchedules, TuningPlan
 from .work import is_sharded, seal_save
@@ -157,7 +158,7 @@ def gathered_weights(plan: TuningPlan, trainer: OrderedTrainer) -> PreTrainedMod
 def _with_adapters(plan: TuningPlan, model: SkipModel, rank: int) -> PeftModel:
     import peft
 
-    targets = list(plan.start.family.adapter_targets)
+    targets = list(tuning_family(plan.model.family).adapter_targets)
     adapters = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets)
     with warnings.catch_warnings():  # peft reads a property that transformers renamed
         warnings.filterwarnings(

@@ -70,11 +70,8 @@ class Checkpoint:
         ids = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
         return json_digest(ids)
 
-    def open_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, which the caller closes.
-
-        Raises CheckpointError if there is none, or no token ends a text.
-        """
+    def require_tokenizer(self) -> bytes:
+        """Return tokenizer.json. Raises CheckpointError without one or a token that ends texts."""
         missing = []
         if self.tokenizer_json is None:
             missing.append("has no tokenizer files; put tokenizer.json beside the weights")
@@ -83,7 +80,11 @@ class Checkpoint:
         if missing:
             raise CheckpointError(self.model.name, *missing)
         assert self.tokenizer_json is not None
-        return parse_tokenizer(self.tokenizer_json, self.chat, self.model.name)
+        return self.tokenizer_json
+
+    def open_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, which the caller closes. Raises as `require_tokenizer`."""
+        return parse_tokenizer(self.require_tokenizer(), self.chat, self.model.name)
 
     def source(self) -> dict[str, str]:
         """Return the origin of the weights for the manifest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +57,19 @@ def test_a_model_writes_the_texts_itself_once(writing_model: Path, tmp_path: Pat
     again = run(*options, "--force")
     assert json.loads(again.stdout) == report
     assert "writing texts" not in again.stderr
+
+
+def test_texts_may_be_longer_than_those_of_a_bundle_by_default(
+    writing_model: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(writing_model, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16384}))
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(json.dumps({"prompt": "a", "completion": "b" * 9000}) + "\n")
+    options = (model, "--data", texts, "-o", tmp_path / "ngrams.json", "--json")
+    assert json.loads(run(*options, "--max-length", 10000).stdout)["tokens"] == 9001
+    assert json.loads(run(*options, "--force").stdout)["tokens"] == 8192 - 2  # "<s>" and "a"
 
 
 @pytest.mark.parametrize(
