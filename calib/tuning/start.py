@@ -113,18 +113,19 @@ def read_fresh_model(text: str) -> FreshModelConfig:
     Raises UsageError with every problem.
     """
     values: dict[str, Any] = {}
+    subject = f"from_scratch {text!r}"
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or name in values:
             raise UsageError(
-                f"from_scratch {text!r}",
+                subject,
                 f"{part!r} is not NAME=NUMBER, or given twice; e.g. layers=12,width=256,heads=4",
             )
         values[name] = value
     try:
         return FreshModelConfig(**values)
     except ConfigurationError as error:
-        raise UsageError(f"from_scratch {text!r}", *error.problems) from None
+        raise UsageError(subject, *error.problems) from None
 
 
 def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
