@@ -209,9 +209,11 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         if state.is_world_process_zero:
             self._events.advance()
         if not everywhere(not self._interruption.is_requested(), args.device):
-            # Trainer forgets the losses since the last log when it resumes.
-            control.should_save = control.should_log = control.should_training_stop = True
-        if control.should_save and not everywhere(are_finite(model.parameters()), args.device):
+            control.should_save = control.should_training_stop = True
+        if not control.should_save:
+            return
+        control.should_log = True  # Trainer forgets the losses since the last log when it resumes
+        if not everywhere(are_finite(model.parameters()), args.device):
             what = f"weights are not finite after step {state.global_step}"
             raise divergence(self._plan, what)
 

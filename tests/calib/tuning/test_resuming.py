@@ -98,6 +98,15 @@ def test_a_resumed_run_saves_and_logs_as_often_as_it_is_told_to(
     assert [one.step for one in report.losses] == [1, 3, 4, 5, 6]
 
 
+def test_a_killed_run_reports_the_losses_of_one_that_ran_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tune(settings(logging_steps=2))
+    interrupt(settings(logging_steps=2, force=True), 5, monkeypatch)
+    resumed = tune(settings(logging_steps=2, force=True, resume=True))
+    assert resumed.losses == whole.losses
+
+
 def test_a_signal_whose_handler_returns_publishes_nothing(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
