@@ -149,7 +149,7 @@ class RoundingPlan(LayerwisePlan):
     @property
     def has_schedule(self) -> bool:
         """True if a schedule was given or comes with the checkpoint; the result then has it too."""
-        brought = self.checkpoint.schedule_document is not None
+        brought = self.checkpoint.schedule is not None
         return brought or self.config.schedule is not None
 
     @property

@@ -50,7 +50,7 @@ class Checkpoint:
     directory: Path | None = None
     revision: str | None = None
     tokenizer_json: bytes | None = None
-    schedule_document: dict[str, Any] | None = None
+    schedule: ExitSchedule | None = None
     prompt_template: str | None = None
     exits_early: bool = False
     chat: CheckpointChat | None = None
@@ -59,10 +59,10 @@ class Checkpoint:
     @property
     def tuned_schedule(self) -> ExitSchedule | None:
         """Return the reduced schedule that the weights were tuned with, if any."""
-        if self.schedule_document is None or self.load_format == "dummy":
+        schedule = self.schedule
+        if schedule is None or schedule.is_full or self.load_format == "dummy":
             return None
-        schedule = ExitSchedule.from_document(self.schedule_document)
-        return None if schedule.is_full else schedule
+        return schedule if schedule.num_layers == self.model.num_layers else None
 
     @cached_property
     def content(self) -> str:
@@ -125,7 +125,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
         directory=directory.path,
         revision=directory.revision,
         tokenizer_json=tokenizer,
-        schedule_document=_read_schedule(directory.path),
+        schedule=_read_schedule(directory.path),
         prompt_template=read_template(directory.path),
         exits_early=source.early_exit or _is_early_exit(directory.name),
         chat=None if tokenizer is None else read_chat(directory.path, model, tokenizer),
@@ -141,9 +141,7 @@ def resolve_schedule(
     A preset without a horizon uses ``horizon``, else the checkpoint's. Raises ScheduleError if it
     doesn't fit.
     """
-    own = checkpoint.schedule_document
-    num_layers = checkpoint.model.num_layers
-    trained = None if own is None else ExitSchedule.from_document(own)
+    num_layers, trained = checkpoint.model.num_layers, checkpoint.schedule
     if text is not None:
         if horizon is None and trained is not None:
             horizon = trained.horizon
@@ -207,7 +205,7 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         reader=DummyReader(expected_tensors(model), source.seed),
         load_format="dummy",
         tokenizer_json=tokenizer,
-        schedule_document=schedule,
+        schedule=schedule,
         prompt_template=template,
         warnings=tuple(warnings),
     )
@@ -229,13 +227,22 @@ def _read_config(directory: Path) -> dict[str, Any]:
     return read_object(path, CheckpointError)
 
 
-def _read_schedule(directory: Path) -> dict[str, Any] | None:
-    """Return the ExitSchedule's JSON object, plain or as a bundle wraps it, if there is one."""
+def _read_schedule(directory: Path) -> ExitSchedule | None:
+    """Return the exit schedule in a file, plain or as a bundle wraps it, if there is one.
+
+    Raises CheckpointError, naming the file, for one that is not valid.
+    """
     for name in _SCHEDULE_FILES:
         if (path := directory / name).is_file():
             document = read_object(path, CheckpointError)
             wrapped = document.get("schedule")
-            return wrapped if isinstance(wrapped, dict) else document
+            try:
+                return ExitSchedule.from_document(
+                    wrapped if isinstance(wrapped, dict) else document
+                )
+            except ScheduleError as error:
+                problems = (f"{problem}; correct or delete the file" for problem in error.problems)
+                raise CheckpointError(str(path), *problems) from error
     return None
 
 

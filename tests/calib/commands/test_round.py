@@ -26,8 +26,8 @@ def test_the_checkpoint_brings_tokenizer_schedule_and_report(
     assert result.exit_code == 0, result.stderr
     opened = open_checkpoint(CheckpointSource(model=str(output)))
     assert opened.tokenizer_json == (model / "tokenizer.json").read_bytes()
-    assert opened.schedule_document is not None
-    assert opened.schedule_document["horizon"] == 8
+    assert opened.schedule is not None
+    assert opened.schedule.horizon == 8
     assert json.loads((output / "rounding_report.json").read_text())["block_size"] == 16
     assert "layer_005" in result.stdout
     assert "int4 to nearest" in result.stdout

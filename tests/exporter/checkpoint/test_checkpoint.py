@@ -239,15 +239,24 @@ def test_schedule_is_picked_up_plain_or_wrapped(
     directory: Path, name: str, document: dict[str, object]
 ) -> None:
     (directory / name).write_text(json.dumps(document))
-    assert open_directory(directory).schedule_document == SCHEDULE
+    assert open_directory(directory).schedule == ExitSchedule.from_document(SCHEDULE)
+
+
+def test_a_broken_schedule_is_refused_by_its_files_name(directory: Path) -> None:
+    (directory / "schedule.json").write_text('{"horizon": 8}')
+    problem = r"schedule\.json \| .*key 'num_layers' is missing; correct or delete the file"
+    with pytest.raises(CheckpointError, match=f"(?s){problem}"):
+        open_directory(directory)
 
 
 def test_the_manifest_learns_what_the_weights_were_tuned_to_skip(directory: Path) -> None:
     assert TUNED_SCHEDULE not in open_directory(directory).source()
     (directory / "schedule.json").write_text(json.dumps(SCHEDULE))
     assert open_directory(directory).source()[TUNED_SCHEDULE] == TUNED
-    (directory / "schedule.json").write_text(json.dumps(ExitSchedule.full(6).to_document()))
-    assert TUNED_SCHEDULE not in open_directory(directory).source()
+    of_another_depth = parse_schedule("2x", num_layers=12, horizon=8)
+    for untuned in (ExitSchedule.full(6), of_another_depth):
+        (directory / "schedule.json").write_text(json.dumps(untuned.to_document()))
+        assert TUNED_SCHEDULE not in open_directory(directory).source()
 
 
 def test_layerskip_is_known_by_its_name_or_an_option(directory: Path) -> None:
