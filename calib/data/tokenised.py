@@ -162,12 +162,15 @@ class ExampleEncoder:
     def encode(self, example: Example) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
         """Return the ids of prompt and completion, and whether the prompt was cut.
 
-        Raises UsageError for messages that the chat template refuses, and for a token beyond the
-        rows of the model's embedding.
+        Raises UsageError for messages that the chat template refuses, for a text without tokens,
+        and for a token beyond the rows of the model's embedding.
         """
         prompt, completion = encode_example(
             example, self.tokenizer, self.template, self.end_token_ids
         )
+        for name, token_ids in (("prompt", prompt), ("completion", completion)):
+            if not token_ids:
+                raise UsageError(f"the {name}", "has no tokens; remove the row")
         self._require_embedded((*prompt, *completion))
         if self.long_prompts != "cut":
             return prompt, completion, False
@@ -240,9 +243,7 @@ def tokenise(examples: Sequence[Example], encoder: ExampleEncoder) -> TokenisedD
             continue
         num_cut += is_cut
         room = max_length - len(prompt)
-        if not prompt:
-            problems.append(f"{example.source}: the prompt has no tokens")
-        elif room < 1:
+        if room < 1:
             problems.append(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
                 f"{max_length - 1}, one less than the maximum length; shorten or remove the "

@@ -89,6 +89,24 @@ def test_no_end_of_text_follows_a_passage_that_goes_on(
     assert short.num_truncated == ends
 
 
+class _LettersAlone(_Letters):
+    """Drops all but letters, and adds nothing, as tokenizers without an unknown token do."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [ord(letter) for letter in text if letter.isalpha()]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "name"), [("1", "a", "prompt"), ("a", "1", "com")]
+)
+def test_texts_without_tokens_are_refused_by_their_line(
+    prompt: str, completion: str, name: str
+) -> None:
+    encoder = ExampleEncoder(_LettersAlone(), (2,), 1000, 8)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=rf"line 3: the {name}\w* has no tokens"):
+        tokenise([Example(prompt, completion, "a.txt, line 3", ends=False)], encoder)
+
+
 def test_tuning_on_a_text_learns_no_end(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("to be, or not to be, that is the question\n" * 8)
