@@ -123,7 +123,7 @@ class SearchSpace:
     12 layers with the defaults have 6,624 points and, at a horizon of 26, 2,959 different
     schedules. Each is created on request, as those of deep models take time.
 
-    Raises ScheduleError for a decay, placement or warm-up that fits no exit layers.
+    Raises ScheduleError for a chosen decay, placement or warm-up that fits no exit layers.
     """
 
     def __init__(self, config: SpaceConfig, *, num_layers: int, horizon: int) -> None:
@@ -222,7 +222,10 @@ class SearchSpace:
         return self._representatives.setdefault(_layers_run(schedule), schedule)
 
     def _check_choices(self) -> None:
-        """Check that each choice gives at least one schedule at the deepest exit layers."""
+        """Check that each choice that was made gives a schedule at the deepest exit layers.
+
+        Of the defaults, those that give none are left out, as in a model of few layers.
+        """
         decays, placements, warmups, prompts = (
             getattr(self._config, name) for name in SpaceConfig.model_fields
         )
@@ -231,25 +234,33 @@ class SearchSpace:
         constant = [
             Point(deepest, deepest, warmup, "linear", placement) for warmup, placement in pairs
         ]
-        tried = [
-            *(
+        tried = {
+            "decays": [
                 [Point(deepest, next_deepest, warmup, decay, "top") for warmup in warmups]
                 for decay in decays
                 if decay != "constant"
-            ),
-            *([point for point in constant if point.placement == one] for one in placements),
-            *([point for point in constant if point.warmup == warmup] for warmup in warmups),
-            *(
+            ],
+            "placements": [
+                [each for each in constant if each.placement == one] for one in placements
+            ],
+            "warmups": [[each for each in constant if each.warmup == warmup] for warmup in warmups],
+            "prompts": [
                 [
                     Point(next_deepest, next_deepest, warmup, "linear", placement, prompt)
                     for warmup, placement in pairs
                 ]
                 for prompt in prompts
                 if prompt != "full"
-            ),
-        ]
+            ],
+        }
         problems: dict[str, None] = {}
-        for points in tried:
+        chosen = (
+            points
+            for field in tried
+            if field in self._config.model_fields_set
+            for points in tried[field]
+        )
+        for points in chosen:
             errors = [self._problems(point) for point in points]
             if all(errors):
                 problems |= dict.fromkeys(errors[0])

@@ -127,6 +127,15 @@ def test_choices_that_never_fit_are_refused(
         SearchSpace(config, num_layers=12, horizon=9)
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_defaults_that_a_model_of_few_layers_has_no_room_for_are_left_out(num_layers: int) -> None:
+    space = SearchSpace(SpaceConfig(), num_layers=num_layers, horizon=9)
+    budgets = {(one.max_exit_layer, one.min_exit_layer) for one in schedules(space)}
+    assert budgets == {
+        (high, low) for high in range(1, num_layers + 1) for low in range(1, high + 1)
+    }
+
+
 def test_empty_and_negative_choices_are_refused_together() -> None:
     with pytest.raises(UsageError, match="2 problems"):
         SpaceConfig(decays=(), warmups=(-1,))
