@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...engines.bundle import place_problems
+from ...engines.bundle import require_place
 from ...engines.checking import Problems
-from ...engines.errors import UsageError
 from ..layerwise.plan import LayerwisePlan, open_texts
 from .config import CalibrationConfig
 
@@ -33,10 +32,5 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     ``open_texts`` finds.
     """
     problems = Problems("calibrate")
-    problems.attempt(_check_output, config)
+    problems.attempt(require_place, config.output, force=config.force)
     return open_texts(config, problems).plan(CalibrationPlan)
-
-
-def _check_output(config: CalibrationConfig) -> None:
-    if problems := place_problems(config.output, force=config.force):
-        raise UsageError(str(config.output), *problems)

@@ -6,9 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ...engines.bundle import place_problems, replace_file
+from ...engines.bundle import replace_file, require_place
 from ...engines.checking import FrozenModel, Problems
-from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...exporter.checkpoint.checkpoint import Checkpoint
 from ...runtime.drafting.known_ngrams import count_ngrams, ngrams_json
@@ -39,7 +38,7 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     """
     events, problems = events or Events(), Problems("ngrams")
     output = config.output.absolute()
-    problems.attempt(_check_output, config)
+    problems.attempt(require_place, config.output, force=config.force)
     is_own = config.data.own_texts is not None
     examples = None if is_own else problems.attempt(load_examples, config.data)
     checkpoint = problems.attempt(open_with_room, config.model, config.max_length)
@@ -68,11 +67,6 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
         ngrams=len(ngrams),
         warnings=warnings,
     )
-
-
-def _check_output(config: NGramsConfig) -> None:
-    if problems := place_problems(config.output, force=config.force):
-        raise UsageError(str(config.output), *problems)
 
 
 def _own_examples(

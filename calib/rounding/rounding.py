@@ -13,10 +13,9 @@ from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
-from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of
-from ...exporter.architecture.architecture import engine_parameters
-from ...exporter.architecture.weights import engine_name
+from ...exporter.graphs.tensorrt import block_problems
 from ...runtime.schedule.text import document_text
 from ..layerwise.plan import LayerwisePlan, open_texts
 from ..layerwise.run import LayerwiseRun
@@ -185,13 +184,7 @@ def _check_structure(config: RoundingConfig, model: ModelSpec) -> None:
     if config.untie_head and not model.tie_word_embeddings:
         problems.append("the head already has its own weights; leave --untie-head out")
     if target_of(config.target).is_compiled:
-        kinds = ((EngineKind.LAYER, 0), (EngineKind.HEAD, None))
-        problems += [
-            f"{engine_name(kind, index)}'s {parameter.name} has {parameter.shape[0]} inputs, which "
-            f"blocks of {config.block_size} do not divide; choose another --block-size"
-            for kind, index in kinds
-            for parameter in engine_parameters(kind, model, index)
-            if parameter.is_product and parameter.shape[0] % config.block_size
-        ]
+        int4 = PrecisionSpec(quantize="int4", head_quantize="int4", block_size=config.block_size)
+        problems += block_problems(model, int4)
     if problems:
         raise UsageError(config.model, *problems)

@@ -1,7 +1,7 @@
 """Bundles on disk: reading, writing, copying and replacing them."""
 
 from .bundle import EngineBundle, Verify, WeightsPlace
-from .files import file_record, place_problems, replace_file, write_schedule
+from .files import file_record, place_problems, replace_file, require_place, write_schedule
 
 __all__ = [
     "EngineBundle",
@@ -10,5 +10,6 @@ __all__ = [
     "file_record",
     "place_problems",
     "replace_file",
+    "require_place",
     "write_schedule",
 ]

@@ -20,7 +20,7 @@ from ..documents import (
     read_file,
     sealed_text,
 )
-from ..errors import BundleError
+from ..errors import BundleError, UsageError
 from ..manifest import EngineSpec, FileRecord, Manifest
 from .place import (
     MANIFEST_NAME,
@@ -130,6 +130,12 @@ def place_problems(path: Path, *, force: bool) -> list[str]:
     if (length := len(os.fsencode(path.name))) > longest:
         problems.append(f"has a name of {length} bytes; allowed: {longest}")
     return problems
+
+
+def require_place(path: Path, *, force: bool) -> None:
+    """Raise UsageError with all `place_problems`, if there are any."""
+    if problems := place_problems(path, force=force):
+        raise UsageError(str(path), *problems)
 
 
 def _locked(path: Path) -> BinaryIO:

@@ -89,7 +89,7 @@ def check_model(
     problems = [
         *_format_problems(precision, compute_capability),
         *_attention_problems(model, precision.dtype),
-        *_block_problems(model, precision),
+        *block_problems(model, precision),
     ]
     if problems:
         raise UnsupportedModelError(model.name, *problems)
@@ -153,7 +153,7 @@ def _attention_problems(model: ModelSpec, dtype: FloatType) -> Iterator[str]:
         )
 
 
-def _block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
+def block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
     """Yield weights whose inputs are not a multiple of the block size; TensorRT can't pad them."""
     for kind, layer_index in ((EngineKind.LAYER, 0), (EngineKind.HEAD, None)):
         quantizer = weight_quantizer(kind, precision)
