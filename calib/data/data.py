@@ -28,6 +28,7 @@ _WORD = re.compile(r"\s*\S+")  # includes the white space before it
 DEFAULT_PASSAGE_WORDS = "24+120"
 DEFAULT_OWN_TEXTS = 5000
 _OWN_TEXTS = re.compile(r"self(?::(.*))?")
+_NUMBER = re.compile("[1-9][0-9]{,8}")  # from 1 on
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,13 @@ class PassageWords:
     @classmethod
     def parse(cls, text: str) -> PassageWords:
         """Parse ``24+120``. Raises UsageError for anything else, including zero words."""
-        match = re.fullmatch(r"([0-9]+)\+([0-9]+)", text)
-        words = tuple(map(int, match.groups())) if match else (0, 0)
-        if min(words) < 1:
+        numbers = text.split("+")
+        if len(numbers) != 2 or not all(map(_NUMBER.fullmatch, numbers)):
             raise UsageError(
                 "passage_words",
-                f"is {text!r}; allowed: PROMPT+COMPLETION, 1 word or more each, e.g. 24+120",
+                f"is {text!r:.40}; allowed: PROMPT+COMPLETION, 1 word or more each, e.g. 24+120",
             )
-        return cls(*words)
+        return cls(*map(int, numbers))
 
 
 def split_passages(text: str, words: PassageWords) -> Iterator[tuple[str, str, int]]:
@@ -177,8 +177,8 @@ class DataConfig(ValidatedConfig):
 
         if (own := _OWN_TEXTS.fullmatch(str(self.path))) is not None:
             count = own[1]
-            if count is not None and not (count.isascii() and count.isdecimal() and int(count)):
-                yield f"`path` is {self.path}; allowed: self, or self:N with N from 1"
+            if count is not None and not _NUMBER.fullmatch(count):
+                yield f"`path` is {own[0]:.40}; allowed: self, or self:N with N from 1"
             for field, described in type(self).model_fields.items():
                 value = getattr(self, field)
                 if field != "path" and value != described.default:

@@ -126,7 +126,9 @@ def test_tuning_on_a_text_learns_no_end(tmp_path: Path) -> None:
     assert plan.data.num_truncated == 0
 
 
-@pytest.mark.parametrize("text", ["24", "0+5", "5+0", "-1+5", "3+x", "1+2+3", ""])
+@pytest.mark.parametrize(
+    "text", ["24", "0+5", "5+0", "-1+5", "3+x", "1+2+3", "", "1+" + "9" * 5000]
+)
 def test_impossible_passage_words_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"passage_words is .*allowed: PROMPT\+COMPLETION"):
         DataConfig(path="a.txt", passage_words=text)

@@ -250,7 +250,7 @@ def test_own_data_takes_no_options_of_files() -> None:
     assert DataConfig(path="self").own_texts == 5000
     assert DataConfig(path="self:20000").own_texts == 20000
     assert DataConfig(path="self.jsonl").own_texts is None
-    for path in ("self:0", "self:", "self:many", "self:-1", "self:²"):
+    for path in ("self:0", "self:", "self:many", "self:-1", "self:²", "self:" + "9" * 5000):
         with pytest.raises(ConfigurationError, match="allowed: self, or self:N"):
             DataConfig(path=path)
     options = {"preset": "e2e", "prompt_template": "{prompt}!", "long_prompts": "cut"}
