@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import exp
 from typing import TYPE_CHECKING
 
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..calibration.config import CalibrationConfig
+from ..perplexity import perplexity
 
 if TYPE_CHECKING:
     from ..calibration.calibration import CalibrationReport
@@ -81,10 +81,10 @@ def _parts(report: CalibrationReport) -> Iterator[Part]:
     loss = report.loss
     yield (
         f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
-        f"float32 {loss.float32:.4f} (perplexity {exp(loss.float32):.3f})"
+        f"float32 {loss.float32:.4f} (perplexity {perplexity(loss.float32):.3f})"
     )
     for name, value in loss.static.items():
-        change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
+        change = f"{value - loss.float32:+.4f}, perplexity {perplexity(value):.3f}"
         yield f"  static {name} {value:.4f} ({change})"
     yield from _migration(report)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import exp
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
+from ..perplexity import perplexity
 from ..rounding.config import RoundingConfig
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def _parts(report: RoundingReport) -> Iterator[Part]:
     loss = report.loss
     yield (
         f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
-        f"float32 {loss.float32:.4f} (perplexity {exp(loss.float32):.3f})"
+        f"float32 {loss.float32:.4f} (perplexity {perplexity(loss.float32):.3f})"
     )
     for name, value in (("to nearest", loss.nearest), ("rounded", loss.rounded)):
-        change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
+        change = f"{value - loss.float32:+.4f}, perplexity {perplexity(value):.3f}"
         yield f"  int4 {name} {value:.4f} ({change})"
     if report.head == "nearest":
         yield "the tied head is rounded to nearest in both; see --untie-head"

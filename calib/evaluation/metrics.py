@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ...engines.documents import read_object
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.installation import install_command
+from ..perplexity import perplexity
 from .config import MetricOptions
 
 Statistics = npt.NDArray[np.float64]
@@ -87,11 +88,6 @@ class Ratio(Metric):
         return self.curve(self.scale * numerator / denominator) if denominator else math.nan
 
 
-def _exp(loss: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.exp(loss))  # inf where it exceeds what a float holds
-
-
 def _repeated(outcome: Outcome) -> tuple[float, float]:
     """Return repeated 4-grams, and all: of a b c d a b c d, one of five."""
     tokens = outcome.token_ids
@@ -106,7 +102,7 @@ PERPLEXITY = Ratio(
     lambda outcome: (sum(outcome.logprobs), len(outcome.logprobs)),
     better="lower",
     scale=-1.0,
-    curve=_exp,
+    curve=perplexity,
 )
 REALISED_DEPTH = Ratio(
     # Mean layers per generated token, or per scored one if nothing was generated, without each

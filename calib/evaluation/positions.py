@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-import numpy as np
-
+from ..perplexity import perplexity
 from .bootstrap import Bootstrap, Estimate
 from .metrics import Outcome, Ratio
 
@@ -96,7 +95,7 @@ def position_profiles(
                     len(outcome.logprobs[bucket.start : bucket.stop]) for outcome in schedule
                 ),
                 loss=(loss := sample.estimate(confidence)),
-                perplexity=_perplexity(loss),
+                perplexity=Estimate(*map(perplexity, (loss.value, loss.low, loss.high))),
                 loss_over_full=(sample - reference).estimate(confidence),
             )
             for bucket, sample, reference in zip(buckets, losses, full, strict=True)
@@ -107,9 +106,3 @@ def position_profiles(
             change = late_minus_early.estimate(confidence)
         profiles.append(PositionProfile(figures, change))
     return profiles
-
-
-def _perplexity(loss: Estimate) -> Estimate:
-    """Return exp of the loss and of its bounds; inf on overflow."""
-    with np.errstate(over="ignore"):
-        return Estimate(*(float(np.exp(value)) for value in (loss.value, loss.low, loss.high)))

@@ -10,8 +10,10 @@ from pathlib import Path
 import command_line
 import pytest
 
+from skipdec.calib.calibration.calibration import CalibrationReport, LossReport
 from skipdec.calib.calibration.config import CalibrationConfig
 from skipdec.calib.calibration.plan import plan_calibration
+from skipdec.calib.commands.calibrate import _parts
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import plan_export
 from skipdec.exporter.quantization.ranges import ActivationRanges
@@ -150,3 +152,20 @@ def test_a_length_that_only_export_can_choose_is_not_warned_of(
     assert not any("max-seq-len" in warning for warning in plan.warnings)
     exported = plan_export(ExportConfig(model=str(model))).warnings
     assert any("--max-seq-len chooses another length" in warning for warning in exported)
+
+
+def test_a_loss_whose_perplexity_no_float_holds_is_printed(tmp_path: Path) -> None:
+    loss = LossReport(texts=1, tokens=1, float32=1.0, static={"int8": 800.0})
+    report = CalibrationReport(
+        output=tmp_path,
+        model="m",
+        schedule="full",
+        percentile=100,
+        migration=None,
+        texts=1,
+        tokens=1,
+        products=(),
+        loss=loss,
+        warnings=(),
+    )
+    assert "  static int8 800.0000 (+799.0000, perplexity inf)" in list(_parts(report))
