@@ -131,7 +131,8 @@ class Call:
 
     def _fill(self) -> None:
         """Queue as many parts as the batch looks ahead."""
-        while self._waiting and sum(self._running.values()) < _LOOKAHEAD * self._batch.max_rows:
+        most = _LOOKAHEAD * self._batch.limits.max_rows
+        while self._waiting and sum(self._running.values()) < most:
             self._add(self._waiting.popleft())
 
     def _add(self, part: _Part) -> None:

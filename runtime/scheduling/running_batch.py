@@ -46,7 +46,7 @@ class RunningBatch:
     products are float32). Its KV memory is reserved when it is admitted, so no running request is
     ever preempted. If the computation of one row fails (NaN logits), that row ends with
     finish_reason "error"; if an engine fails, all running rows do, and waiting requests go on. The
-    third failure in a row is raised by `step`.
+    third failure in a row is raised by `step`. After its ``with`` block a batch only gives results.
 
     Only one thread at a time may use it. `Generator.running_batch` makes one.
     """
@@ -93,11 +93,6 @@ class RunningBatch:
         return BatchScoring(self._loaded, self._slots, self._counters)
 
     @property
-    def max_rows(self) -> int:
-        """The most rows that run at once."""
-        return self.limits.max_rows
-
-    @property
     def running_rows(self) -> int:
         """The number of running rows."""
         return len(self._rows)
@@ -123,9 +118,10 @@ class RunningBatch:
         which changes their times, not their texts.
 
         Raises UsageError, ScheduleError, or CapacityError if the request could never run, before
-        it is queued.
+        it is queued, and ClosedError as `step`.
         """
         loaded = self._loaded
+        loaded.engines.require_held(self._slots)
         request, resolved = prepare_request(
             prompt,
             params,
@@ -174,11 +170,12 @@ class RunningBatch:
     def step(self) -> list[StreamDelta]:
         """Run prompts, a part of one, or a step; the result is empty if nothing can run now.
 
-        Raises ClosedError if the generator was closed, and the engines' error once they have
-        failed three times in a row.
+        Raises ClosedError if the batch or its generator was closed, and the engines' error once
+        they have failed three times in a row. Whatever else interrupts it, such as
+        KeyboardInterrupt, is raised at once. All running rows have ended then, too.
         """
+        self._loaded.engines.require_held(self._slots)
         action = self._scheduler.next_action(perf_counter())
-        self._loaded.engines.require_usable()
         try:
             match action:
                 case Prefill(numbers):
@@ -189,21 +186,24 @@ class RunningBatch:
                     deltas = self._decode()
                 case Wait():
                     return []
-        except ClosedError:
-            raise
-        except SkipDecError as error:
-            self._failures_in_a_row += 1
-            if self._config.failures == "raise" or self._failures_in_a_row >= _MAX_FAILURES:
+        except BaseException as error:
+            if self._config.failures == "raise" or isinstance(error, ClosedError):
                 raise
-            self._loaded.engines.require_usable()
+            deltas = self._fail_all(str(error) or type(error).__name__, action)
+            self._failures_in_a_row += 1
+            if not isinstance(error, SkipDecError) or self._failures_in_a_row >= _MAX_FAILURES:
+                raise
             _LOGGER.exception("an engine failed; running rows end, waiting requests go on")
-            return self._fail_all(str(error), action)
+            return deltas
         self._failures_in_a_row = 0
         return deltas
 
     def has_ended(self, number: int) -> bool:
-        """Return whether all completions of a request, not taken yet, have ended."""
-        return self._requests[number].is_finished
+        """Return whether all completions of a request have ended.
+
+        Raises UsageError for a number that is unknown or was taken.
+        """
+        return self._known(number).is_finished
 
     def abort(self, number: int, reason: str | None = None) -> list[StreamDelta]:
         """End a request as cancelled, with ``reason`` as stop_reason, and free its slots.
@@ -229,11 +229,8 @@ class RunningBatch:
 
         Raises UsageError for a number that is unknown, was taken, or still runs.
         """
-        request = self._requests.get(number)
-        if request is None or not request.is_finished:
-            raise UsageError(
-                "request", f"{number} {'is unknown' if request is None else 'has not ended'}"
-            )
+        if not self._known(number).is_finished:
+            raise UsageError("request", f"{number} has not ended")
         return self._requests.pop(number)
 
     def stats(self) -> EngineStats:
@@ -248,6 +245,11 @@ class RunningBatch:
             draft_steps=self._decoding.draft_steps,
             drafting=self._decoding.drafting,
         )
+
+    def _known(self, number: int) -> RunningRequest:
+        if number not in self._requests:
+            raise UsageError("request", f"{number} is unknown, or was taken")
+        return self._requests[number]
 
     def _fits(self, requests: Sequence[RunningRequest]) -> bool:
         """Return whether ``requests`` may be admitted now: whether there is KV memory for them."""
@@ -379,8 +381,10 @@ class RunningBatch:
             self._scheduler.cancel(number)
             self._counters.failed += 1
         self._rows = []
-        with self._loaded.engines.unfreed():
-            self._slots.reset()
+        engines = self._loaded.engines
+        with engines.unfreed():
+            if engines.holds(self._slots):
+                self._slots.reset()
         return deltas
 
     def _release(self, rows: Iterable[Row]) -> None:

@@ -258,6 +258,16 @@ class EngineLock:
             raise ClosedError("Generator", "is closed; open the bundle again")
         return self._stitcher
 
+    def holds(self, slots: SlotStitcher) -> bool:
+        """Return whether the call that holds the engines has these slots, and they are open."""
+        return self._slots is slots
+
+    def require_held(self, slots: SlotStitcher) -> None:
+        """Raise ClosedError after the call with these slots has ended, and as `require_usable`."""
+        self.require_usable()
+        if not self.holds(slots):
+            raise ClosedError("running batch", "is closed; open another")
+
     def _wait_for_turn(self, holder: _Holder) -> None:
         self._require_end_of_wait(holder)
         self._queue.append(holder)

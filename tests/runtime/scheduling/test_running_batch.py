@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from random_requests import Wanted, draw, run_all, texts, together
 
-from skipdec import CapacityError, Generator, OpenOptions, SamplingParams, SkipDecError, UsageError
+from skipdec import (
+    CapacityError,
+    ClosedError,
+    Generator,
+    OpenOptions,
+    SamplingParams,
+    SkipDecError,
+    UsageError,
+)
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.kv.buffers import CachePair
 from skipdec.runtime.kv.cache import SlotCache
@@ -170,6 +178,49 @@ def test_the_third_failure_in_a_row_is_raised(
         assert [reason(batch) for _ in range(2)] == ["error"] * 2
         with pytest.raises(SkipDecError, match="layer_003"):
             reason(batch)
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["prompt", "step"])
+def test_an_interrupted_step_ends_what_ran_and_the_batch_goes_on(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """The rows' keys and values may be wrong, so that another step would write wrong tokens."""
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+    def interrupted(self: OrtBinding) -> None:
+        raise KeyboardInterrupt
+
+    with generator.running_batch() as batch:
+        first = batch.add([5, 6], params)
+        for _ in range(steps):
+            batch.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtBinding, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                batch.step()
+        assert not batch.is_busy
+        second = batch.add([7, 8, 9], params)
+        run_all(batch)
+        ended, whole = batch.take(first).outputs[0], batch.take(second)
+    assert (ended.finish_reason, ended.stop_reason) == ("error", "KeyboardInterrupt")
+    assert texts(whole) == texts(generator.generate([[7, 8, 9]], params)[0])
+
+
+def test_a_batch_after_its_block_runs_nothing_and_takes_no_memory(generator: Generator) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2)
+    with generator.running_batch() as batch:
+        ended = batch.add([5, 6], params)
+        run_all(batch)
+        batch.add([5, 6], params)
+    for use in (batch.step, lambda: batch.add([5], params)):
+        with pytest.raises(ClosedError, match="running batch . is closed"):
+            use()
+        with generator.running_batch(), pytest.raises(ClosedError):
+            use()
+    assert batch.stats().reserved_bytes == 0
+    assert batch.take(ended).finished
+    with pytest.raises(UsageError, match="unknown, or was taken"):
+        batch.has_ended(ended)
 
 
 def test_a_request_that_can_never_run_is_refused_at_once(
