@@ -132,6 +132,10 @@ class BufferPool:
         """Restart the measurement of ``peak_bytes``."""
         self.peak_bytes = self.in_use_bytes
 
+    def end_call(self) -> None:
+        """Count nothing as in use: an interrupted call may have lost buffers unreleased."""
+        self.in_use_bytes = 0
+
     def trim(self) -> None:
         """Free all idle buffers."""
         while self._idle:

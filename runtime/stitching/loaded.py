@@ -179,6 +179,7 @@ class EngineLock:
             if not self._home.is_left:
                 with self._changed:
                     self._close_slots()
+                    self.pool.end_call()
                     if failed and self.device is not None:
                         self.pool.trim()  # attention there reads what NaN a failed call left
                     self._holder = None

@@ -8,8 +8,10 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
+from skipdec.engines.memory import Array, HostMemory
 from skipdec.runtime.stitching.host.stitcher import HostStitcher
 from skipdec.runtime.tokens.sampler import SampledToken, Sampler
 
@@ -156,6 +159,28 @@ def test_close_while_tokens_are_drawn_ends_the_call(
     generator = Generator.open(bundle, threads=1, draft="ends:2,adapt=no,exact=no")
     with pytest.raises(ClosedError):
         generator.generate(PROMPTS[:1], GREEDY, schedule="full")
+
+
+def test_an_interrupted_call_leaves_all_memory_to_the_next(
+    exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come where a buffer was taken and its owner does not know of it yet."""
+    make, taken = HostMemory.tensor, count()
+
+    def interrupted(*arguments: Any) -> Array:  # noqa: ANN401
+        if next(taken) == 3:
+            raise KeyboardInterrupt
+        return make(*arguments)
+
+    with Generator.open(exported(STRUCTURE), threads=1) as generator:
+        generator.generate([[5, 6]], GREEDY)
+        needed = generator.kv_memory.peak
+    with Generator.open(exported(STRUCTURE), threads=1, kv_memory=needed) as generator:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "tensor", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                generator.generate([[5, 6]], GREEDY)
+        assert len(generator.generate([[5, 6]], GREEDY)) == 1
 
 
 def test_close_frees_the_engines_of_a_stream_that_nobody_reads(generator: Generator) -> None:
