@@ -269,6 +269,10 @@ class Generator:
             on_progress=on_progress,
         )
 
+    def fresh_draft_memory(self) -> DraftMemory:
+        """Return what drafts know in the beginning, as `generate_requests` takes it."""
+        return self._loaded.draft_memory.fresh()
+
     def make_requests(
         self,
         prompts: Prompts,

@@ -20,12 +20,12 @@ from .inputs import PreparedBundle
 class DraftRun:
     """All texts of one bundle at full depth with drafts, chunk by chunk.
 
-    ``memory`` begins empty, so drafts know the texts of earlier prompts only.
+    ``memory`` begins with the bundle's n-grams, as in use, and learns those of earlier prompts.
     """
 
     name: str  # as given
     draft: DraftConfig
-    memory: DraftMemory = field(default_factory=DraftMemory)
+    memory: DraftMemory
     chunk_seconds: list[float] = field(default_factory=list)  # prompts included, median of passes
     plain_seconds: list[float] = field(default_factory=list)  # of the same chunks without drafts
     num_texts: int = 0
@@ -41,7 +41,7 @@ class DraftRun:
         self, generator: Generator, prompts: Sequence[Sequence[int]], params: SamplingParams
     ) -> None:
         """Generate a few tokens, from which nothing is learned."""
-        self._generate(generator, prompts, [params] * len(prompts), DraftMemory())
+        self._generate(generator, prompts, [params] * len(prompts), self.memory.fresh())
 
     def run(
         self,

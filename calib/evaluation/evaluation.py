@@ -171,7 +171,10 @@ def evaluate(
     for prepared in inputs.bundles:
         with open_generator(prepared.choice.path) as generator:
             prepared.bundle.check_same(generator.bundle)
-            drafts = [DraftRun(name, draft) for name, draft in prepared.drafts.items()]
+            drafts = [
+                DraftRun(name, draft, generator.fresh_draft_memory())
+                for name, draft in prepared.drafts.items()
+            ]
             runs = run_bundle(generator, prepared, config, events.advance, drafts)
             device = "cpu" if generator.device is None else generator.device.name
         rows += _rows(config, metrics, prepared, runs, device)

@@ -7,7 +7,8 @@ did, how often any token did], …]}``, the most frequent first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 from ...engines.bundle import EngineBundle
@@ -68,14 +69,19 @@ def _says_as_much(shorter: _Entry, longer: _Entry) -> bool:
     )
 
 
-def known_ngrams(bundle: EngineBundle) -> KnownNGrams:
-    """Return the n-grams that ``bundle`` has; none without a file. Raises as `parse_ngrams`."""
+def known_ngrams(bundle: EngineBundle) -> Callable[[], KnownNGrams]:
+    """Read the n-grams that ``bundle`` has; the result parses them once, as `parse_ngrams` does.
+
+    Parsing takes tens of milliseconds, which only drafts need. Raises BundleError for a file that
+    is gone or too large.
+    """
     name = bundle.manifest.ngrams
     if name is None:
-        return NOTHING_KNOWN
+        return lambda: NOTHING_KNOWN
     content, subject = bundle.read(name, MAX_NGRAMS_BYTES), str(bundle.file(name))
     vocab_size = bundle.manifest.model.vocab_size
-    return parse_ngrams(content, vocab_size, BundleError, subject=subject, remedy=_REMEDY)
+    parse = partial(parse_ngrams, subject=subject, remedy=_REMEDY)
+    return cache(partial(parse, content, vocab_size, BundleError))
 
 
 def parse_ngrams(

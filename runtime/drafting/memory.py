@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from .acceptance import SourceAcceptance
 from .costs import PassCosts
@@ -18,12 +19,21 @@ class DraftMemory:
     were told, as with kept prefixes.
     """
 
-    def __init__(self, known: KnownNGrams = NOTHING_KNOWN) -> None:
-        """``known``: the n-grams that the bundle has."""
-        self.tables = NGramTables(known)
+    def __init__(self, known: Callable[[], KnownNGrams] = lambda: NOTHING_KNOWN) -> None:
+        """``known`` returns the n-grams that the bundle has; the first use of `tables` calls it."""
+        self._known = known
         self.costs = PassCosts()
         self._sources: dict[tuple[str, tuple[float, ...]], SourceAcceptance] = {}
         self._policies: dict[tuple[SourceAcceptance, ...], DraftPolicy] = {}
+
+    def fresh(self) -> DraftMemory:
+        """Return one that has learned nothing yet and knows the same n-grams of the bundle."""
+        return DraftMemory(self._known)
+
+    @cached_property
+    def tables(self) -> NGramTables:
+        """The n-grams of texts. Raises BundleError if those of the bundle are not allowed."""
+        return NGramTables(self._known())
 
     def source(
         self, source: str, priors: Sequence[float], draft_prior: float = 0.0

@@ -10,8 +10,6 @@ from time import perf_counter
 
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
-from ..drafting.known_ngrams import known_ngrams
-from ..drafting.memory import DraftMemory
 from ..generator import Generator
 from ..libskipdec.calls import NativeCalls
 from ..tokens.outputs import CompletionOutput, Drafts
@@ -104,8 +102,9 @@ class _Benchmark:
         self._native = native
         self._batch_size, self._schedule = batch_size, schedule
         self._batches = batches(generator, config, batch_size, number=_RANDOM_BATCHES)
-        known = known_ngrams(generator.bundle)
-        self._memories = {draft: DraftMemory(known) for draft in ("off", *config.drafts)}
+        self._memories = {
+            draft: generator.fresh_draft_memory() for draft in ("off", *config.drafts)
+        }
         runtimes = ("python", "native") if native else ("python",)
         variants = [(draft, runtime) for draft in self._memories for runtime in runtimes]
         self._runs: dict[_Variant, list[DraftedRun]] = {variant: [] for variant in variants}

@@ -288,7 +288,7 @@ def python_verdict(bundle: Path) -> str:
         check_contract(opened.manifest)
         bundle_schedule(opened)
         Tokenizer.of(opened, opened.manifest.prompt_template)
-        known_ngrams(opened)
+        known_ngrams(opened)()
     except SkipDecError as error:
         return f"refused {code_of(error)}: {' '.join(str(error).split())}"
     return OPEN

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from bundle_documents import add_ngrams
 from command_line import config as options_file
 from command_line import run
 from evaluations import SKIPPING, write_rows
@@ -105,6 +108,16 @@ def test_changed_texts_are_counted_and_end_the_command_with_an_error(
     assert "Drafts changed texts: tiny, own." in markdown_report(tables(result))
     with pytest.raises(SkipDecError, match="own changed 3 of 3 texts"):
         require_equal_texts(result)
+
+
+def test_drafts_begin_with_the_ngrams_of_the_bundle(
+    config: EvaluationConfig, evaluation: Evaluation, tmp_path: Path
+) -> None:
+    knowing = Path(shutil.copytree(config.bundles[0].path, tmp_path / "knowing"))
+    add_ngrams(knowing, json.dumps({"ngrams": [[token, 5, 2, 2] for token in range(300)]}))
+    bundles = (BundleChoice("tiny", knowing),)
+    result = evaluate(config.updated(bundles=bundles, drafts=("own,adapt=no",)), Generator.open)
+    assert result.drafts[0].run.counts.drafted > evaluation.drafts[0].run.counts.drafted
 
 
 def test_auto_is_the_draft_of_the_bundle(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from bundle_documents import add_ngrams
 from mutations import copy_bundle, edit_graph, edit_parameters
 
 from skipdec import Generator, SamplingParams
@@ -54,6 +55,16 @@ def exchange(name: Path, other: Path) -> None:
 
 def replace_for_good(name: Path, other: Path) -> None:
     bundle_place(name).take(other)
+
+
+def test_only_drafts_of_ngrams_parse_those_of_the_bundle(old: Path) -> None:
+    """It takes tens of milliseconds; the file is read at opening, for it may be gone later."""
+    add_ngrams(old, '{"ngrams": {}}')
+    with Generator.open(old, threads=1) as generator:
+        shutil.rmtree(old)
+        assert generator.generate([[5, 9, 11]], GREEDY, draft="lookup,exact=no")
+        with pytest.raises(BundleError, match="has no list ngrams"):
+            generator.generate([[5, 9, 11]], GREEDY, draft="own,exact=no")
 
 
 @pytest.mark.parametrize("moment", ["embed", "head", "layer_003"])
