@@ -270,7 +270,7 @@ class Verification:
 
     def _stored(self, spec: EngineSpec) -> Callable[[str], Array | None]:
         """Return a function that reads an initialiser of an engine's graph."""
-        return graph_tensors(self._bundle.file(spec.graph).parent, self._graphs[spec.graph])
+        return graph_tensors(self._bundle.locate(spec.graph).parent, self._graphs[spec.graph])
 
     def _check_plan(
         self, runner: PlanRunner, spec: EngineSpec, bucket: KVBucket | None

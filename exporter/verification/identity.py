@@ -62,7 +62,7 @@ def checked_graphs(bundle: EngineBundle) -> dict[str, onnx.GraphProto]:
     graphs: dict[str, onnx.GraphProto] = {}
     problems: list[str] = []
     for spec, precision, target in asked:
-        graph = onnx.load(bundle.file(spec.graph), load_external_data=False).graph
+        graph = onnx.load(bundle.locate(spec.graph), load_external_data=False).graph
         graphs[spec.graph] = graph
         try:
             check_dtypes(graph, spec, manifest.model, precision, target)

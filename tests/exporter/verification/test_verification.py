@@ -262,6 +262,17 @@ def test_a_manifest_with_wrong_dtypes_is_refused(
         verified(bundle, dtype="float16")
 
 
+def test_a_bundle_that_moves_meanwhile_is_verified_as_it_was_opened(
+    exported: Exported, verified: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = copy_bundle(exported("pre_norm"), tmp_path)
+    monkeypatch.setattr(
+        "skipdec.exporter.verification.bundle.check_identity",
+        lambda *_: bundle.rename(tmp_path / "moved"),
+    )
+    assert verified(bundle).problems == []
+
+
 def test_another_model_is_refused(exported: Exported, verified: Verify) -> None:
     with pytest.raises(VerificationError, match="hidden_size is 32 in the bundle; requested: 64"):
         verified(exported("pre_norm"), "untied")
