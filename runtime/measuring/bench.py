@@ -160,7 +160,6 @@ class _Benchmark:
         self._timed, self._config, self._batch_size = timed, config, batch_size
         self._probe = probe
         self._on_device = generator.device is not None
-        self._batches = batches(generator, config, batch_size)
         self._cost = CostModel(generator.bundle.manifest, on_device=self._on_device)
         self._full = ExitSchedule.full(generator.model.num_layers)
         self._schedules = {self._full: "full"}
@@ -170,6 +169,7 @@ class _Benchmark:
         for text in config.schedules:
             schedule = generator.resolve_schedule(text, max_tokens=config.num_tokens)
             self._schedules.setdefault(schedule, text)
+        self._batches = batches(generator, config, batch_size)
         self._runs: dict[tuple[str, ExitSchedule], list[Run]] = {
             (runtime, schedule): [] for schedule in self._schedules for runtime in timed
         }

@@ -12,6 +12,7 @@ from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ..generator import Generator
 from ..libskipdec.calls import NativeCalls
+from ..schedule import ExitSchedule
 from ..tokens.outputs import CompletionOutput, Drafts
 from ..tokens.sampling import SamplingParams
 from .config import BenchConfig
@@ -69,17 +70,23 @@ def measure_drafts(
     N-grams of earlier texts are forgotten before each pass through the prompts, so no draft knows a
     text that it is about to write. Texts of ``config.prompts`` end where they end, others are as
     long as asked. ``native`` has libskipdec opened with each draft and with "off"; it runs each
-    call again after ``generator``. Raises what `Generator.running_batch` raises, and SkipDecError
+    call again after ``generator``. Raises UsageError or ScheduleError for a draft or a schedule
+    that does not fit before anything runs, what `Generator.running_batch` raises, and SkipDecError
     if a text differs from the one without drafts.
     """
-    schedules = config.schedules or ("full",)
+    for draft in config.drafts:
+        generator.drafts.resolve(draft)
+    schedules = {
+        text: generator.resolve_schedule(text, max_tokens=config.num_tokens)
+        for text in config.schedules or ("full",)
+    }
     events = events or Events()
     events.stage("measuring", len(config.batch_sizes) * len(schedules))
     found: list[DraftMeasurement] = []
     for size in config.batch_sizes:
-        for schedule in schedules:
-            found += _Benchmark(generator, config, native or {}, size, schedule).measure()
-            events.advance(f"batch {size}, {schedule}")
+        for text, schedule in schedules.items():
+            found += _Benchmark(generator, config, native or {}, size, text, schedule).measure()
+            events.advance(f"batch {size}, {text}")
     return tuple(found)
 
 
@@ -95,12 +102,13 @@ class _Benchmark:
         config: BenchConfig,
         native: Mapping[str, NativeCalls],
         batch_size: int,
-        schedule: str,
+        name: str,
+        schedule: ExitSchedule,
     ) -> None:
         self._generator = generator
         self._config = config
         self._native = native
-        self._batch_size, self._schedule = batch_size, schedule
+        self._batch_size, self._name, self._schedule = batch_size, name, schedule
         self._batches = batches(generator, config, batch_size, number=_RANDOM_BATCHES)
         self._memories = {
             draft: generator.fresh_draft_memory() for draft in ("off", *config.drafts)
@@ -143,8 +151,8 @@ class _Benchmark:
         )
         if runtime == "python":
             return self._run_python(prompts, draft, params)
-        resolved = self._generator.resolve_schedule(self._schedule, max_tokens=num_tokens)
-        made = self._native[draft].run(prompts, params, schedule=resolved, client=self._client)
+        native = self._native[draft]
+        made = native.run(prompts, params, schedule=self._schedule, client=self._client)
         completions = tuple(one.outputs[0] for one in made.outputs)
         seconds = made.decode_seconds + made.sampling_seconds
         return DraftedRun(completions, seconds, made.draft_seconds, made.wall_seconds)
@@ -180,7 +188,7 @@ class _Benchmark:
         of_python = turns.ratio((draft, "python", "steps"), (draft, runtime, "steps")).value
         return DraftMeasurement(
             batch_size=self._batch_size,
-            schedule=self._schedule,
+            schedule=self._name,
             draft=draft,
             tokens_per_pass=total.tokens_per_pass,
             acceptance=total.acceptance,

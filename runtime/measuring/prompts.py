@@ -26,11 +26,18 @@ def batches(
 ) -> list[Batch]:
     """Return the prompts of ``config`` in batches, or ``number`` batches of random ones.
 
-    Raises as `read_prompts`.
+    Raises as `read_prompts`, and UsageError for random prompts that leave too little room.
     """
     if config.prompts is not None:
         prompts = read_prompts(config.prompts, generator, config.num_tokens)
         return [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
+    positions, most = config.prompt_length + config.num_tokens, generator.model.max_seq_len
+    if positions > most:
+        raise UsageError(
+            "bench",
+            f"--prompt-len {config.prompt_length} and --gen-len {config.num_tokens} are "
+            f"{positions:,} positions; the bundle holds {most:,}; lower one of them",
+        )
     return [
         bundle_prompts(
             generator,

@@ -59,7 +59,7 @@ def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None
     for arguments, message in (
         (["-b", "one"], "--batch-sizes is 'one'; allowed: comma-separated whole numbers, e.g. 1,8"),
         (["--schedule", "9x"], "largest possible: 3x"),
-        (["--gen-len", "1000"], "prompt"),
+        (["--gen-len", "1000"], "--prompt-len 128 and --gen-len 1000 are 1,128 positions"),
     ):
         result = run("bench", bundle, *arguments)
         assert result.exit_code == 2, arguments

@@ -108,6 +108,26 @@ def test_a_text_that_drafts_changed_is_an_error(
         measure(generator, drafts=["own"], prompts=prompts)
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"schedules": ["full", "9x"]}, "preset 9x . does not fit 6 layers"),
+        ({"drafts": ["ends:3", "ends:9"]}, "ends:9 runs 9 layers of 6"),
+        ({"num_tokens": 40, "prompt_length": 30}, "--prompt-len 30 and --gen-len 40 are 70"),
+    ],
+)
+def test_what_does_not_fit_the_bundle_is_refused_before_anything_runs(
+    generator: Generator,
+    options: dict[str, object],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(Generator, "running_batch")
+    with pytest.raises(SkipDecError, match=problem):
+        measure(generator, **{"drafts": ["ends:3"], "prompt_length": 4} | options)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
