@@ -44,6 +44,7 @@ EXAMPLES: dict[str, Callable[[], object]] = {
         bundles=(Path("bundle"),), output=Path("models")
     ),
     "TuneConfig": lambda: TUNING,
+    "Workload": skipdec.Workload,
 }
 
 

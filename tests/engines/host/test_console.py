@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from command_line import run
 from hollow_bundles import write_hollow_bundle
 from reports import shown
 
 from skipdec.engines.host.console import Table, facts, markdown_report, result_console
-from skipdec.runtime.commands import doctor, inspect
+from skipdec.runtime.commands import doctor
 from skipdec.runtime.schedule import ExitSchedule
 
 LONG = "exponential:max=11,min=5,warmup=1,horizon=27,placement=unified-nested,rate=3"
@@ -53,8 +54,8 @@ def test_inspect_and_doctor_keep_their_figures(
     monkeypatch.setenv("COLUMNS", str(width))
     schedule = ExitSchedule(num_layers=12, max_exit_layer=9, min_exit_layer=3, horizon=32)
     bundle = write_hollow_bundle(tmp_path / "bundle", schedule).path
-    inspect.inspect(bundle, [inspect.Section.SCHEDULE], None, 1, 128, 64, False)
+    figures = run("inspect", bundle, "--show", "schedule").stdout
     doctor.doctor(threads=None, bandwidth=False, as_json=False)
-    text = capsys.readouterr().out
+    text = figures + capsys.readouterr().out
     assert len(re.findall(r"\d\.\d\d×", text)) == 6
     assert "…" not in text

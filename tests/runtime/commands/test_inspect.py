@@ -9,6 +9,7 @@ import pytest
 from command_line import run
 from hollow_bundles import write_hollow_bundle
 
+from skipdec import ConfigurationError, UsageError, Workload, inspect_bundle
 from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -50,7 +51,7 @@ def test_more_rows_than_a_batch_may_have_are_refused(bundle: Path) -> None:
     for option in ("--batch-size", "--slots"):
         done = run("inspect", bundle, option, 65537)
         assert done.exit_code == 2
-        assert "less than or equal to 65536" in done.stderr
+        assert f"{option} is 65537; allowed: 65536 or less" in done.stderr
 
 
 def test_slots_show_the_cost_of_mixed_depths(bundle: Path) -> None:
@@ -62,6 +63,13 @@ def test_slots_show_the_cost_of_mixed_depths(bundle: Path) -> None:
     assert losses["exponential"] > 1.25
     assert "admission gang" in run("inspect", bundle, *steep).stdout.replace("\n", " ")
     assert "mixing" not in run("inspect", bundle).stdout
+
+
+def test_python_refuses_what_the_command_refuses(bundle: Path) -> None:
+    with pytest.raises(ConfigurationError, match="num_tokens is 1; allowed: 2 or more"):
+        Workload(num_tokens=1)
+    with pytest.raises(UsageError, match="'weather' is unknown; allowed: engines, io, memory, sch"):
+        inspect_bundle(bundle, sections=("weather",))
 
 
 def test_unknown_sections_and_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:
