@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from ..engines.bundle import Verify, WeightsPlace
 from ..engines.checking import MemorySize, Option, ValidatedConfig, field_problems
 from ..engines.constants import integer
+from ..engines.errors import UsageError, shown
 from ..engines.host.processor import available_cores, thread_problems
 from ..engines.targets import default_device
 from .admission import parse_admission
@@ -184,6 +185,9 @@ class OpenOptions(ValidatedConfig):
         """Return ``options``, or the defaults, with ``changes``. Raises UsageError."""
         if options is None:
             return OpenOptions(**changes)  # type: ignore[arg-type]  # pydantic converts
+        if not isinstance(options, OpenOptions):
+            problem = f"is {shown(options)}; allowed: OpenOptions, or its fields as keywords"
+            raise UsageError("options", problem)
         return options.updated(**changes) if changes else options
 
     def open_backend(self, target: str, *, pool_threads: int | None = None) -> EngineBackend:

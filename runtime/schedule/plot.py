@@ -43,12 +43,13 @@ def plot_schedule(
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    count = num_tokens or schedule.horizon + max(1, schedule.horizon // 10)
-    if schedule.num_layers * count > _MAX_CELLS:
+    default = schedule.horizon + max(1, schedule.horizon // 10)
+    count, most = default if num_tokens is None else num_tokens, _MAX_CELLS // schedule.num_layers
+    if not 1 <= count <= most:
         raise UsageError(
             f"picture {path}",
-            f"has {count:,} tokens of {schedule.num_layers:,} layers; allowed: "
-            f"{_MAX_CELLS // schedule.num_layers:,} tokens; draw fewer, or give a shorter horizon",
+            f"has {count:,} tokens of {schedule.num_layers:,} layers; allowed: 1 to {most:,} "
+            "tokens; draw so many, or give a shorter horizon",
         )
     cells = schedule_cells(schedule, count)  # [L, prompt + count]
     prompt = len(schedule.prompt_plans)

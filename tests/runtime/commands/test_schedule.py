@@ -13,9 +13,9 @@ from hollow_bundles import write_hollow_bundle
 
 from skipdec import write_schedule
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import BundleError, ScheduleError
+from skipdec.engines.errors import BundleError, ScheduleError, UsageError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.plot import schedule_cells
+from skipdec.runtime.schedule.plot import plot_schedule, schedule_cells
 from skipdec.runtime.schedule.text import parse_schedule
 
 run = partial(command_line.run, "schedule")
@@ -155,7 +155,10 @@ def test_a_picture_of_more_tokens_than_memory_holds_is_refused(tmp_path: Path) -
     picture = tmp_path / "long.png"
     result = run("plot", "2x", "--layers", "16", "--tokens", str(10**12), "-o", str(picture))
     assert result.exit_code == 2
-    assert "1,000,000,000,000 tokens of 16 layers; allowed: 4,194,304 tokens" in result.stderr
+    assert "1,000,000,000,000 tokens of 16 layers; allowed: 1 to 4,194,304 tokens" in result.stderr
+    for tokens in (0, -3):
+        with pytest.raises(UsageError, match=f"has {tokens} tokens of 16 layers; allowed: 1 to"):
+            plot_schedule(ExitSchedule.full(16), picture, num_tokens=tokens)
     assert not picture.exists()
 
 

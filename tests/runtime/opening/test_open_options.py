@@ -59,6 +59,8 @@ def test_settings_of_workers_and_triton_are_open_options() -> None:
 def test_keywords_change_options_and_wrong_ones_are_refused() -> None:
     options = OpenOptions.of(OpenOptions(max_batch_size=2, verify="graphs"), max_batch_size=3)
     assert (options.max_batch_size, options.verify) == (3, "graphs")
+    with pytest.raises(UsageError, match=r"options \| is {'threads': 1}; allowed: OpenOptions"):
+        OpenOptions.of({"threads": 1})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="raw_prompt is unknown; did you mean"):
         OpenOptions.of(None, raw_prompt=True)  # type: ignore[call-arg]
 
