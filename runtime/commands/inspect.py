@@ -11,7 +11,7 @@ import typer
 from ...engines.bundle import Verify
 from ...engines.host.console import Part, Table, print_report
 from ...engines.host.options import AsJson, BundlePath, from_options
-from ..measuring.inspection import Workload, inspect_bundle
+from ..measuring.config import Workload
 
 _LARGE_MIXING_LOSS = 1.25  # a linear decay from 16 layers to 8 stays below it
 
@@ -68,6 +68,8 @@ def inspect(
 
     Fewer bytes are not a speed-up; bench measures that on this machine, prompts included.
     """
+    from ..measuring.inspection import inspect_bundle
+
     document = inspect_bundle(
         bundle,
         schedules=schedule or (),

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from .runtime.measuring.bench import BenchReport as BenchReport
     from .runtime.measuring.bench import run_benchmark as run_benchmark
     from .runtime.measuring.config import BenchConfig as BenchConfig
+    from .runtime.measuring.config import Workload as Workload
     from .runtime.measuring.doctor import examine_machine as examine_machine
-    from .runtime.measuring.inspection import Workload as Workload
     from .runtime.measuring.inspection import inspect_bundle as inspect_bundle
     from .runtime.opening import OpenOptions as OpenOptions
     from .runtime.schedule import ExitSchedule as ExitSchedule
@@ -119,9 +119,9 @@ _RUNNING = _by_name(
         ".runtime.generator": "Generator",
         ".runtime.libskipdec.paths": "NativePaths native_paths",
         ".runtime.measuring.bench": "BenchReport run_benchmark",
-        ".runtime.measuring.config": "BenchConfig",
+        ".runtime.measuring.config": "BenchConfig Workload",
         ".runtime.measuring.doctor": "examine_machine",
-        ".runtime.measuring.inspection": "Workload inspect_bundle",
+        ".runtime.measuring.inspection": "inspect_bundle",
         ".runtime.opening": "OpenOptions",
         ".runtime.schedule": "ExitSchedule",
         ".runtime.schedule.bundle": "write_schedule",

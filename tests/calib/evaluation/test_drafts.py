@@ -140,7 +140,7 @@ def test_auto_is_the_draft_of_the_bundle(
         ({"drafts": ("ends:6",)}, "draft ends:6: ends:6 runs 6 layers of 6"),
         (
             {"score_only": True, "max_tokens": None},
-            "drafts is own,adapt=no, lookup, and score_only",
+            "drafts has no effect: score_only generates no texts",
         ),
     ],
 )

@@ -116,7 +116,7 @@ def test_the_fastest_are_one_for_each_set_of_layers() -> None:
     [
         ({"decays": ("power",)}, "power is missing"),
         ({"placements": ("d3",)}, "tail is missing"),
-        ({"warmups": (12,)}, "above warmup_layers, 12"),
+        ({"warmups": (12,)}, "above warmup, 12"),
     ],
 )
 def test_choices_that_never_fit_are_refused(
