@@ -491,6 +491,7 @@ class Engine {
   template <class Prompts = std::initializer_list<Prompt>>
   std::vector<Request> submit_many(const Prompts& prompts, const Params& params = {}) {
     std::vector<skipdec_prompt> views;
+    views.reserve(std::size(prompts));
     for (const auto& prompt : prompts) views.push_back(Prompt(prompt).view());
     return start(views, params);
   }
