@@ -143,7 +143,7 @@ def make_report(
     examples, num_steps = plan.data.examples, state.global_step
     steps = Counter(map(plan.schedules, range(num_steps)))
     validation = None
-    if plan.validation is not None:
+    if losses and plan.validation is not None:
         validation = ValidationReport(examples=len(plan.validation.examples), **losses)
     return TuningReport(
         output=plan.directories.output,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,11 +79,11 @@ class WholeModel:
         is_finite = self._plain is None or are_finite(self._plain.parameters())
         require_finite(self._plan, is_finite, trainer.args.device)
 
-    def acceptance(self) -> Acceptance | None:
+    def acceptance(self, events: Events) -> Acceptance | None:
         """Return how many drafts hold on held-out prompts, if any; None if none are tuned."""
         if self.drafts is None:
             return None
-        texts = greedy_texts(self.model, self._plan)
+        texts = greedy_texts(self.model, self._plan, events)
         return measure_acceptance(
             self.model, texts, held_by_layers(self.model, self._plan.layers_used)
         )
@@ -114,11 +113,12 @@ class WholeModel:
 class NewDraftLayer:
     """A draft layer that reads states of ``model``, which stays as it is."""
 
-    def __init__(self, plan: TuningPlan, model: SkipModel) -> None:
+    def __init__(self, plan: TuningPlan, model: SkipModel, events: Events) -> None:
         self._plan, self.model = plan, model
+        self._texts: Texts | None = None  # that the frozen model writes for held-out prompts
         examples = plan.data.examples
         self._layer = DraftLayer(model, kept_tokens(examples, plan.model.vocab_size))
-        fit_entry(self._layer, examples, plan.config.batch_size)
+        fit_entry(self._layer, examples, plan.config.batch_size, events)
         self.parameters = model.num_parameters()
         self.trained_parameters = sum(weight.numel() for weight in self._layer.parameters())
         self.drafts = "a draft layer"
@@ -136,13 +136,10 @@ class NewDraftLayer:
         self._layer.load_state_dict({name: each.to(self._dtype) for name, each in state.items()})
         require_finite(self._plan, are_finite(self._layer.parameters()), trainer.args.device)
 
-    @cached_property
-    def _texts(self) -> Texts:
-        """What the frozen model writes for held-out prompts."""
-        return greedy_texts(self.model, self._plan)
-
-    def acceptance(self) -> Acceptance | None:
+    def acceptance(self, events: Events) -> Acceptance | None:
         """Return how many drafts hold on held-out prompts, if any."""
+        if self._texts is None:
+            self._texts = greedy_texts(self.model, self._plan, events)
         return measure_acceptance(self.model, self._texts, held_by_draft_layer(self._layer.eval()))
 
     def write(self, directory: Path) -> None:

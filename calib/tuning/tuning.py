@@ -20,11 +20,10 @@ from .report import DraftReport, TuningReport, make_report
 from .work import FREE_OPTIONS, num_processes
 
 if TYPE_CHECKING:
-    from .subjects import NewDraftLayer, WholeModel
+    from .model import SkipModel
 
-_TITLES = {  # of the stages, with their steps; "validate" and "train" announce their own
+_TITLES = {  # of the stages, with their steps; "validate" announces its parts instead
     "load": ("loading", 1),
-    "validate": ("held-out loss", None),
     "train": ("tuning", None),
     "publish": ("writing", None),
 }
@@ -81,10 +80,11 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         model = plan.start.load().to(measuring_device(plan.config)).eval()
     set_seed(plan.config.seed)  # for adapters and dropout
     is_whole = not plan.config.draft_layer
-    subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model)
+    subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model, events)
+    measures_losses = is_whole and is_main()  # a draft layer leaves the model's as they are
     with stages.timed("validate"):
-        at_start = _losses(subject, plan, events) if is_main() else {}
-        drafts = subject.acceptance() if is_main() else None
+        at_start = _losses(subject.model, plan, events) if measures_losses else {}
+        drafts = subject.acceptance(events) if is_main() else None
     with stages.timed("train"):
         trainer = subject.make_trainer(events)
         train(plan, trainer)
@@ -94,7 +94,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     with stages.timed("publish"):
         directory = plan.directories.stage()
         subject.write(directory)
-        losses = _losses(subject, plan, events) if is_whole else at_start
+        losses = _losses(subject.model, plan, events) if measures_losses else {}
         if not all(map(isfinite, losses.values())):
             raise divergence(plan, f"held-out losses are {losses}")
         drafting = None
@@ -103,7 +103,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
                 text=subject.drafts,
                 layers=plan.layers_used,
                 start=drafts,
-                tuned=subject.acceptance(),
+                tuned=subject.acceptance(events),
             )
         report = make_report(
             plan,
@@ -121,9 +121,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     return report
 
 
-def _losses(
-    subject: WholeModel | NewDraftLayer, plan: TuningPlan, events: Events
-) -> dict[str, float]:
+def _losses(model: SkipModel, plan: TuningPlan, events: Events) -> dict[str, float]:
     """Return the losses of held-out examples, if any, ``at_schedule`` and ``at_full``."""
     from .batches import mean_loss
 
@@ -131,8 +129,8 @@ def _losses(
         return {}
     examples, size = plan.validation.examples, plan.config.batch_size
     passes = 1 if plan.schedule.is_full else 2
-    events.stage(_TITLES["validate"][0], passes * -(-len(examples) // size))
-    measured = partial(mean_loss, subject.model, examples, batch_size=size, events=events)
+    events.stage("held-out loss", passes * -(-len(examples) // size))
+    measured = partial(mean_loss, model, examples, batch_size=size, events=events)
     at_schedule = at_full = measured(plan.schedule)
     if not plan.schedule.is_full:
         at_full = measured(ExitSchedule.full(plan.model.num_layers))
@@ -153,7 +151,8 @@ class _Stages:
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Announce a stage and record how long it took."""
-        self.events.stage(*_TITLES[stage])
+        if stage in _TITLES:
+            self.events.stage(*_TITLES[stage])
         begin = perf_counter()
         yield
         if stage == "load":

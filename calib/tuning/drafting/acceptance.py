@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....engines.host.events import Events
 from ....exporter.verification.hugging_face import written_greedily
 from ...data.tokenised import TokenisedExample
 from ..batches import batches
@@ -117,10 +118,11 @@ def _span_starts(batch: dict[str, Tensor]) -> Tensor:
     return (positions >= batch["prompt_lengths"][:, None]) & (positions + SPAN < lengths)
 
 
-def greedy_texts(model: SkipModel, plan: TuningPlan) -> Texts:
+def greedy_texts(model: SkipModel, plan: TuningPlan, events: Events) -> Texts:
     """Return what ``model``, in evaluation mode, writes for the held-out prompts, if any.
 
-    The texts are those of the first 64 distinct prompts, of at most 128 tokens.
+    The texts are those of the first 64 distinct prompts, of at most 128 tokens. ``events`` advances
+    by a step for each batch.
     """
     if plan.validation is None:
         return []
@@ -128,6 +130,7 @@ def greedy_texts(model: SkipModel, plan: TuningPlan) -> Texts:
     ends, longest = plan.model.end_token_ids, plan.model.max_seq_len
     ordered = sorted(list(prompts)[:MAX_TEXTS], key=len)
     size, written = plan.config.batch_size, []
+    events.stage("writing held-out texts", -(-len(ordered) // size))
     for first in range(0, len(ordered), size):
         batch = ordered[first : first + size]
         room = min(MAX_TOKENS, longest - len(batch[-1]))
@@ -138,4 +141,5 @@ def greedy_texts(model: SkipModel, plan: TuningPlan) -> Texts:
                 for prompt, text in zip(batch, texts, strict=True)
             ]
         )
+        events.advance()
     return written

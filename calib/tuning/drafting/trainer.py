@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ....engines.host.events import Events
 from ....exporter.architecture.decoder import JOIN_EPSILON
 from ...data.tokenised import TokenisedExample
 from ..batches import batches
@@ -40,17 +41,24 @@ def kept_tokens(examples: Iterable[TokenisedExample], vocab_size: int) -> list[i
 
 
 @torch.no_grad()
-def fit_entry(layer: DraftLayer, examples: Sequence[TokenisedExample], batch_size: int) -> None:
+def fit_entry(
+    layer: DraftLayer,
+    examples: Sequence[TokenisedExample],
+    batch_size: int,
+    events: Events | None = None,
+) -> None:
     """Set the map to the draft layer's input to the one that best guesses the last layer's.
 
     So the draft layer begins as the model itself, with a linear guess in the place of all layers
     below the last. The map is solved for the directions of up to 256 examples' states, and its
-    size is the median of theirs.
+    size is the median of theirs. ``events`` advances by a step for each batch.
     """
+    events = events or Events()
     width = layer.entry.shape[0]
     gram = torch.zeros(2 * width, 2 * width, dtype=torch.float64, device=layer.entry.device)
     cross, sizes = gram[:, :width].clone(), []
     chosen = examples[:: -(-len(examples) // _FITTED_EXAMPLES)]
+    events.stage("fitting the draft layer's input", -(-len(chosen) // batch_size))
     for batch in batches(chosen, batch_size, layer.entry.device):
         reading, places = layer.read(batch["input_ids"][:, :-1]), _labelled(batch)
         before = behind(layer.joined(reading.states))
@@ -59,6 +67,7 @@ def fit_entry(layer: DraftLayer, examples: Sequence[TokenisedExample], batch_siz
         gram += (given.T @ given).double()
         cross += (given.T @ _direction(wanted)).double()
         sizes.append(wanted.float().square().mean(-1).sqrt())
+        events.advance()
     if not gram.any():
         return
     ridge = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * gram.diagonal().mean()

@@ -21,6 +21,7 @@ from skipdec.calib.tuning.drafting.acceptance import (
     measure_acceptance,
 )
 from skipdec.calib.tuning.family import load_skip_model
+from skipdec.engines.host.events import Events
 
 PROMPTS = ((5, 6, 7, 9), (8,), (90, 14, 20))
 END = 2
@@ -75,7 +76,7 @@ def test_acceptance_is_that_of_literal_drafts(
     limit = "skipdec.calib.tuning.drafting.acceptance.MAX_TOKENS"
     monkeypatch.setattr(limit, MAX_SEQ_LEN - longest)
     counts = expected(plain, chain_of(plain, (0, 4, 5)))
-    texts = greedy_texts(model, plan())
+    texts = greedy_texts(model, plan(), Events())
     found = measure_acceptance(model, texts, held_by_layers(model, (0, 4, 5)))
     assert found is not None
     assert (found.texts, found.spans) == (len(PROMPTS), len(counts))
@@ -87,6 +88,6 @@ def test_acceptance_is_that_of_literal_drafts(
 def test_without_long_texts_there_is_no_acceptance(checkpoint: Checkpoints) -> None:
     model = load_skip_model(checkpoint("pre_norm"), "opt")
     held = held_by_layers(model, (0, 5))
-    assert measure_acceptance(model, greedy_texts(model, plan(None)), held) is None
+    assert measure_acceptance(model, greedy_texts(model, plan(None), Events()), held) is None
     long = tuple(range(4, 4 + MAX_SEQ_LEN - 3))  # leaves room for 3 tokens
-    assert measure_acceptance(model, greedy_texts(model, plan((long,))), held) is None
+    assert measure_acceptance(model, greedy_texts(model, plan((long,)), Events()), held) is None
