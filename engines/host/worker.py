@@ -97,13 +97,15 @@ class Worker:
     ) -> None:
         self._limits = limits
         seconds, memory = (0, 0) if limits is None else (limits.seconds, limits.memory)
-        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
+        self._stderr = tempfile.TemporaryFile(  # noqa: SIM115  (closed by __exit__)
+            "w+", encoding="utf-8", errors="replace"
+        )
         self.process = subprocess.Popen(
             tied_command(module, *arguments, seconds=seconds, memory=memory),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            text=True,
+            encoding="utf-8",
             env=os.environ | (environment or {}),
         )
         self._has_reported = False
@@ -168,6 +170,8 @@ class Worker:
         except BrokenPipeError:
             return
         for line in self.process.stdout:
+            if not line.endswith("\n"):
+                return  # the worker was killed while it wrote
             ((kind, content),) = json.loads(line).items()
             yield kind, content
 

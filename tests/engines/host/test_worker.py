@@ -33,6 +33,40 @@ def test_worker_without_a_report_is_a_crash_with_its_last_output() -> None:
     assert "SyntaxError" in caught.value.output
 
 
+def test_a_worker_killed_within_a_line_is_a_crash_with_its_output(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "sys.stdin.read()\n"
+        "os.write(1, b'{\"report\": [1, ')\n"
+        "os.write(2, b'caf\\xe9')\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    (tmp_path / "dying_worker.py").write_text(code)
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    with (
+        Worker("dying_worker", [], {"PYTHONPATH": path}) as worker,
+        pytest.raises(WorkerCrashError) as caught,
+    ):
+        worker.run("", lambda _: None)
+    assert (caught.value.code, caught.value.output) == (-signal.SIGKILL, "caf\ufffd")
+
+
+def test_a_request_is_utf_8_in_every_locale() -> None:
+    code = (
+        "from skipdec.engines.host.worker import Worker\n"
+        f"with Worker({READER!r}, []) as worker: print(worker.process.stdin.encoding)"
+    )
+    environment = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "utf-8\n"
+
+
 def test_an_error_of_the_system_is_raised_with_its_file(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     request = VerificationRequest(
