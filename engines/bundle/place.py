@@ -47,7 +47,7 @@ _DIRECTORY_MODE = 0o775
 
 def partial_path(target: Path) -> Path:
     """Return the build directory of the result ``target``: beside it, on the same file system."""
-    return target.with_name(f".{target.name}.partial")
+    return target.parent / f".{target.name}.partial"
 
 
 def sync(path: Path) -> None:
@@ -83,7 +83,7 @@ class Place:
     @property
     def old(self) -> Path:
         """Return the directory to which a replaced result is moved before it is deleted."""
-        return self.target.with_name(f".{self.target.name}.old")
+        return self.target.parent / f".{self.target.name}.old"
 
     @property
     def is_interrupted(self) -> bool:
@@ -223,7 +223,7 @@ class Place:
             problems.append(f"lies below {ancestor}, which is not a directory")
         elif not os.access(ancestor, os.W_OK | os.X_OK):
             problems.append(f"can't be written: no permission to create files in {ancestor}")
-        for beside in (self.partial, self.old) if target.name else ():
+        for beside in (self.partial, self.old):
             if (problem := foreign_directory(beside)) is not None:
                 problems.append(f"needs the name {beside.name}, which {problem}")
         return problems
@@ -252,7 +252,7 @@ class WriterLock:
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.path = target.with_name(f".{target.name}.lock")
+        self.path = target.parent / f".{target.name}.lock"
         self._descriptor: int | None = None
 
     def __enter__(self) -> WriterLock:

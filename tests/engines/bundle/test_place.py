@@ -12,8 +12,10 @@ import pytest
 from skipdec.calib.evaluation.report import evaluation_place
 from skipdec.calib.rounding.files import rounded_place
 from skipdec.calib.tuning.work import TuningDirectories
+from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle import place as bundle_place
 from skipdec.engines.bundle.place import Place, WriterLock
+from skipdec.engines.bundle.writer import check_target
 from skipdec.engines.errors import BundleError, UsageError
 
 
@@ -60,6 +62,13 @@ def seen(place: Place) -> tuple[str, list[str]]:
 def test_a_dash_is_no_name_of_a_result(made: Callable[[Path], Place], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not stdout here; give another name"):
         made(tmp_path / "-").check(force=False)
+
+
+def test_the_root_of_the_file_system_is_no_place() -> None:
+    with pytest.raises(UsageError, match="is the root of the file system"):
+        check_target(Path("/"), force=True)
+    with pytest.raises(BundleError, match="is not a bundle: it has no manifest"):
+        EngineBundle.open("/")
 
 
 def test_a_result_that_was_half_deleted_is_out_of_the_way(place: Place) -> None:
