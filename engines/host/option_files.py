@@ -62,9 +62,12 @@ def _yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
             return node
 
     try:
-        return yaml.load(text, Loader) or {}
+        values = yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
+    except (AttributeError, LookupError):  # as in !!bool x
+        raise ValueError("a value does not fit its tag") from None
+    return {} if values is None else values
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

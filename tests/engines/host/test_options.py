@@ -211,6 +211,8 @@ def test_a_file_has_all_fields_and_options_override_it(
         ("grid: {columns: 1}", "a.yaml", "make | --grid is missing; give it"),
         ("force: true\nverify: false", "a.yaml", "make | force ({file}) needs verify ({file})"),
         ("- jobs", "a.yaml", "{file} | is a list; allowed: a mapping of fields to values"),
+        ("[]", "a.yaml", "{file} | is a list; allowed: a mapping of fields to values"),
+        ("jobs: !!bool x", "a.yaml", "{file} | is not YAML: a value does not fit its tag"),
         ("[" * 10_000, "a.yaml", "{file} | is nested too deeply"),
         ("jobs: [", "a.yaml", "{file} | is not YAML: while parsing"),
         ("data: {a: 1, a: 2}", "a.yaml", "{file} | is not YAML: 'a' is given twice; leave one"),
