@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -147,7 +148,7 @@ def tensor_errors(
         cosine_similarity=CosineSimilarityCompareFunc()(*sides)[name].cosine_similarity,
         tolerance=tolerance.largest,
         median_tolerance=tolerance.median,
-        diverges=not (found and by_median.passed(found.metric_values())),
+        diverges=not (math.isfinite(largest) and found and by_median.passed(found.metric_values())),
     )
 
 

@@ -37,9 +37,8 @@ class TensorErrors(MeasuredModel):
     @property
     def error(self) -> float:
         """The largest error as a fraction of the largest value; infinite for NaN."""
-        if math.isnan(self.max_absolute):
-            return math.inf
-        return self.max_absolute / max(self.largest_value, 1e-38)
+        error = self.max_absolute / max(self.largest_value, 1e-38)
+        return math.inf if math.isnan(error) else error
 
 
 class ComparisonReport(MeasuredModel):

@@ -27,12 +27,12 @@ def test_either_tolerance_decides(largest: float, median: float, diverges: bool)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_counts_as_divergence(bad: float) -> None:
-    own = REFERENCE.copy()
-    own[0, 1] = bad
-    errors = tensor_errors("head", "logits", 0, own, REFERENCE, Tolerance(1, 1))
-    assert errors.diverges
-    assert errors.error == np.inf or np.isnan(errors.error)
+def test_what_is_not_finite_on_either_side_diverges(bad: float) -> None:
+    broken = REFERENCE.copy()
+    broken[0, 1] = bad
+    for sides in ((broken, REFERENCE), (REFERENCE, broken), (broken, broken)):
+        errors = tensor_errors("head", "logits", 0, *sides, Tolerance(1, 1))
+        assert (errors.diverges, errors.error) == (True, np.inf)
 
 
 def test_another_shape_is_named() -> None:
