@@ -68,9 +68,10 @@ def random_calls(spec: EngineSpec, manifests: tuple[Manifest, ...], seed: int) -
     A model of a single position has no step.
     Hidden states and caches are N(0, 1), which is about what the norm in front of a layer makes.
     """
-    model, builds = manifests[0].model, [each.build for each in manifests if each.build]
+    builds = [each.build for each in manifests if each.build]
     rows = min((min(b.max_batch_size, b.max_prefill_rows) for b in builds), default=3)
-    longest = min([max(1, model.max_seq_len - 1), *(build.max_prompt_len for build in builds)])
+    positions = min(each.model.max_seq_len for each in manifests)
+    longest = min([max(1, positions - 1), *(build.max_prompt_len for build in builds)])
     lengths = np.minimum(_PROMPT_LENGTHS[:rows], longest)  # [B]
     rng = np.random.default_rng([seed, spec.layer_index or 0])
     steps = ((np.zeros_like(lengths), lengths), (lengths, np.ones_like(lengths)))
@@ -82,7 +83,7 @@ def random_calls(spec: EngineSpec, manifests: tuple[Manifest, ...], seed: int) -
             int(counts.max()),
             dict(_tensors(spec, manifests[0], starts, counts, rng)),
         )
-        for step, (starts, counts) in enumerate(steps[: model.max_seq_len])
+        for step, (starts, counts) in enumerate(steps[:positions])
     ]
 
 
