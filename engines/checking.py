@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_ar
 
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError, field_validator
 
-from .documents import json_kind, parse_json
+from .documents import json_kind, lone_surrogate, parse_json
 from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -92,10 +92,11 @@ class ValidatedConfig(BaseModel):
     and conflicts between fields that ``_problems`` finds. Problems put field names in backticks,
     which a command replaces by its options. Each field has at most one problem, values are
     shortened, and only the first unknown fields are named, so that neither the message nor its cost
-    grows with what a client sends. In a Path, ``~`` is expanded.
+    grows with what a client sends. In a Path, ``~`` is expanded. JSON has no infinite number and no
+    path that is not UTF-8, so both are refused.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     if not TYPE_CHECKING:  # type checkers derive one from the fields, as for dataclasses
 
@@ -142,6 +143,8 @@ class ValidatedConfig(BaseModel):
     @classmethod
     def _with_home(cls, value: object) -> object:
         """Expand ``~`` in paths."""
+        if isinstance(value, Path) and lone_surrogate(str(value)):
+            raise ValueError("allowed: a path in UTF-8")
         return expanded(value) if isinstance(value, Path) else value
 
     def _problems(self) -> Iterator[str]:

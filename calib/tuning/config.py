@@ -81,7 +81,7 @@ class TuneConfig(ValidatedConfig):
         description="prompt + completion (the model's, at most 8192; of data self 512)",
     )
     learning_rate: Annotated[float, Option()] = Field(
-        default=1e-4, gt=0, allow_inf_nan=False, description="fresh and small models: 1e-3 to 3e-3"
+        default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
     )
     warmup_fraction: float = Field(
         default=0.05, ge=0, lt=1, description="part of the steps in which the learning rate rises"
@@ -89,11 +89,9 @@ class TuneConfig(ValidatedConfig):
     decay: Literal["linear", "cosine", "constant"] = Field(
         default="linear", description="course of the learning rate afterwards"
     )
-    weight_decay: float = Field(
-        default=0.01, ge=0, allow_inf_nan=False, description="weight decay of AdamW"
-    )
+    weight_decay: float = Field(default=0.01, ge=0, description="weight decay of AdamW")
     epochs: Annotated[float | None, Option()] = Field(
-        default=None, gt=0, allow_inf_nan=False, description="passes over the data (1)"
+        default=None, gt=0, description="passes over the data (1)"
     )
     max_steps: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="instead of --epochs"

@@ -61,7 +61,7 @@ class SamplingParams(ValidatedConfig):
       - n is 0; allowed: an integer from 1 to 1024: completions per prompt
     """
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True)
 
     max_tokens: Annotated[
         int | None, Option(help="0: as many as the model can (of a chat 0)", null="0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ class Limits(ValidatedConfig):
     )
     rows: int = 1
     columns: int = 1
+    share: float = Field(default=1.0, gt=0)
     file: Path | None = None
     inner: Inner | None = None
 
@@ -57,6 +59,14 @@ def test_anything_else_is_no_size(text: object) -> None:
 def test_the_home_directory_is_expanded_in_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert Limits(file="~/rows.jsonl").file == Path("/home/me/rows.jsonl")
+
+
+def test_what_json_does_not_hold_is_refused() -> None:
+    for share in (math.inf, math.nan):
+        with pytest.raises(UsageError, match=f"share is {share}; input should be a finite number"):
+            Limits(share=share)
+    with pytest.raises(UsageError, match=r"file is 'caf\\udce9'; allowed: a path in UTF-8"):
+        Limits(file="caf\udce9")
 
 
 def test_other_kinds_than_a_path_or_a_mapping_are_refused_in_plain_words() -> None:
