@@ -13,6 +13,7 @@ from ..engines.kernels.formats import KERNEL_BLOCKS
 from ..engines.kernels.library import find_library
 from ..engines.manifest import (
     KERNEL_BLOCK_SIZES,
+    MAX_WIDTH,
     FloatType,
     Kernels,
     KVType,
@@ -201,5 +202,5 @@ def _default_block_size(used: tuple[Quantization, ...]) -> int:
 
 def block_size_problems(size: int) -> Iterator[str]:
     """Yield the problem with a ``block_size``, if any."""
-    if size < 16 or size & (size - 1):
+    if not 16 <= size <= MAX_WIDTH or size & (size - 1):
         yield f"`block_size` is {size}; allowed: 16, 32, 64, 128, 256, ..."

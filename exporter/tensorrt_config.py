@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
+from ..engines.manifest import MAX_TOKENS, MAX_WIDTH
 
 
 class TensorRtConfig(ValidatedConfig):
@@ -19,12 +20,15 @@ class TensorRtConfig(ValidatedConfig):
     """
 
     max_batch_size: Annotated[int, Option()] = Field(
-        default=8, ge=1, description="rows of a decode step of TensorRT's plans"
+        default=8, ge=1, le=MAX_WIDTH, description="rows of a decode step of TensorRT's plans"
     )
     max_prompt_len: int | None = Field(
         default=None, ge=1, description="tokens per row of a prefill call (max_seq_len)"
     )
-    kv_buckets: Annotated[tuple[int, ...] | None, BeforeValidator(split_at_commas)] = Field(
+    kv_buckets: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MAX_TOKENS)], ...] | None,
+        BeforeValidator(split_at_commas),
+    ] = Field(
         default=None,
         min_length=1,
         description="KV capacities, ascending, a plan for each; a request uses the smallest that "
@@ -39,7 +43,7 @@ class TensorRtConfig(ValidatedConfig):
     )
     optimization_level: int = Field(default=3, ge=0, le=5, description="0 quick to 5 thorough")
     workspace: MemorySize | None = Field(
-        default=None, description="scratch memory that kernels may use (no limit)"
+        default=None, lt=1 << 63, description="scratch memory that kernels may use (no limit)"
     )
     hardware_compatible: bool = Field(
         default=False, description="run on other GPUs from 8.0 on, tensorrt only"
@@ -50,8 +54,6 @@ class TensorRtConfig(ValidatedConfig):
 
     def _problems(self) -> Iterator[str]:
         buckets = self.kv_buckets or ()
-        if any(capacity < 1 for capacity in buckets):
-            yield f"`kv_buckets` is {_listed(buckets)}; allowed: numbers of at least 1"
         if sorted(set(buckets)) != list(buckets):
             yield (
                 f"`kv_buckets` is {_listed(buckets)}; list each capacity once and in ascending "

@@ -33,6 +33,7 @@ def test_json_round_trip() -> None:
     [
         ({"block_size": 32}, "nothing is quantised in blocks"),
         ({"block_size": 48, "quantize": "int4"}, "block_size is 48"),
+        ({"block_size": 2**70, "quantize": "int4"}, r"block_size is \d+; allowed: 16, 32"),
         (
             {"dtype": "bfloat16", "kernels": "onnxruntime"},
             "bfloat16, for which ONNX Runtime has no",
@@ -87,11 +88,21 @@ def test_every_bad_field_of_a_nested_configuration_is_reported_too() -> None:
 
 @pytest.mark.parametrize(
     ("buckets", "problem"),
-    [((64, 32), "ascending order: 32,64"), ((0, 8), "at least 1"), ((), "at least 1 item")],
+    [
+        ((64, 32), "ascending order: 32,64"),
+        ((0, 8), "is 0; allowed: 1 or"),
+        ((), "at least 1 item"),
+    ],
 )
 def test_buckets_are_given_in_order(buckets: tuple[int, ...], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         TensorRtConfig(kv_buckets=buckets)
+
+
+@pytest.mark.parametrize("field", ["max_batch_size", "kv_buckets", "workspace"])
+def test_a_size_that_no_manifest_holds_is_refused(field: str) -> None:
+    with pytest.raises(UsageError, match=rf"{field} is \d+; allowed: (\d+ or less|below \d+)"):
+        TensorRtConfig(**{field: 2**70 if field != "kv_buckets" else (2**70,)})
 
 
 def test_every_target_but_those_inside_others_can_be_exported() -> None:
