@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ...engines.bundle.place import MANIFEST_NAME, bundle_place, partial_path
+from ...engines.bundle.place import MANIFEST_NAME, bundle_place
 from ...engines.checking import expanded
 from ...engines.errors import CheckpointError, did_you_mean
 from ...engines.host.installation import own_version, require_extra
@@ -76,7 +76,8 @@ def _is_checkpoint(model: str) -> bool:
 
 def _is_unfinished(path: Path) -> bool:
     """Return True where opening a bundle says that it was not finished, or finishes it."""
-    return partial_path(path).exists() or bundle_place(path).is_interrupted
+    place = bundle_place(path)
+    return place.partial.exists() or place.is_interrupted
 
 
 def _cache() -> Path:

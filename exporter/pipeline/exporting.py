@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.bundle.place import partial_path
+from ...engines.bundle.place import bundle_place
 from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems, expanded
 from ...engines.errors import (
@@ -178,7 +178,7 @@ def _verification(
     """Return the request to verify the bundle before it is published."""
     return VerificationRequest(
         kernels=config.own_kernels,
-        directory=partial_path(output.resolve()),
+        directory=bundle_place(output).partial,
         source=config.source,
         precision=precision,
         ranges=config.ranges,

@@ -15,7 +15,7 @@ from ...engines.bundle.place import (
     CHAT_TEMPLATE_NAME,
     NGRAMS_NAME,
     TOKENIZER_NAME,
-    partial_path,
+    bundle_place,
 )
 from ...engines.errors import CapacityError
 from ...engines.manifest import (
@@ -173,9 +173,9 @@ class BundlePlan:
     @property
     def shortage(self) -> str | None:
         """Return a message if the disk of the output lacks space for everything written."""
-        unfinished = partial_path(self.output)
-        parent = next(parent for parent in self.output.parents if parent.exists())
-        written = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())
+        place = bundle_place(self.output)
+        parent = next(parent for parent in place.target.parents if parent.exists())
+        written = sum(path.stat().st_size for path in place.partial.rglob("*") if path.is_file())
         free = shutil.disk_usage(parent).free + written
         if (needed := self.size + self.temporary_size) <= free:
             return None

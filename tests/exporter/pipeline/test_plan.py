@@ -113,6 +113,19 @@ def test_full_disk_stops_before_work_but_dry_run_still_shows_the_plan(
     assert not any(line.endswith(" ") for line in result.stdout.splitlines()), "no padding in pipes"
 
 
+def test_space_is_that_of_the_disk_to_which_a_link_leads(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "bundle")
+    plan = plan_export(ExportConfig(model=str(directory), output=tmp_path / "link"))
+    asked: list[Path] = []
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: asked.append(path) or usage(0, 0, 0))
+    assert plan.shortage is not None
+    assert asked == [tmp_path / "disk"]
+
+
 @pytest.mark.parametrize("spec", ["linear:max=7,min=2,horizon=8", "9x:horizon=8", "nonsense"])
 def test_schedule_must_fit_the_model(directory: Path, spec: str) -> None:
     with pytest.raises(ScheduleError):
