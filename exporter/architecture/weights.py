@@ -75,7 +75,7 @@ class Parameter:
         return (out_size, *in_sizes) if self.transposed else (*in_sizes, out_size)
 
     def load(self, reader: TensorReader) -> Array:
-        """Read the parameter, of shape ``shape`` and the checkpoint's dtype.
+        """Read the parameter, of shape ``shape`` and the widest dtype of its sources.
 
         The result may be a transposed view and memory-mapped; don't write to it. Only one source is
         read at a time.
@@ -93,6 +93,7 @@ class Parameter:
             array = self._read(reader, position)
             if packed is None:
                 packed = np.empty((self.shape[-1], *array.shape[1:]), array.dtype)
+            packed = packed.astype(np.result_type(packed, array), copy=False)
             packed[start : start + len(array)] = array
             start += len(array)
         assert packed is not None

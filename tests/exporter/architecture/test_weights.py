@@ -68,6 +68,19 @@ def test_query_key_and_value_lie_side_by_side_and_transposed() -> None:
     np.testing.assert_array_equal(packed(model, "self_attn.qkv_proj.bias"), np.concatenate(biases))
 
 
+def test_sources_of_two_types_are_packed_in_the_wider_one() -> None:
+    class Mixed(RandomReader):
+        def read(self, name: str) -> np.ndarray:
+            return super().read(name).astype("float16" if "q_proj" in name else "float32")
+
+    reader, name = Mixed(tiny_spec()), "self_attn.qkv_proj.weight"
+    (parameter,) = (
+        each for each in engine_parameters(EngineKind.LAYER, tiny_spec(), 1) if each.name == name
+    )
+    parts = [reader.read(source).T for source in parameter.sources]
+    np.testing.assert_array_equal(parameter.load(reader), np.concatenate(parts, axis=1))
+
+
 def test_a_tied_head_reads_the_embedding_and_an_untied_one_its_own() -> None:
     sources = {
         structure: engine_parameters(EngineKind.HEAD, tiny_spec(structure))[-1].sources
