@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .device import Device
 
 _MOST_ACCEPTED = 4096  # signatures per engine: prompts of each length have one of their own
-_DEVICE = re.compile(r"(cpu$|cuda|rehearsal)(?::(\d+))?")
+_DEVICE = re.compile(r"(cpu$|cuda|rehearsal)(?::(\d{1,9}))?")
 
 
 class Binding(ABC):
@@ -159,7 +159,7 @@ def open_backend(
     memory; None is the target's default. ``threads`` and ``weights`` only apply to the CPU. Raises
     UsageError for an invalid combination and EnvironmentMismatchError for a missing device.
     """
-    wanted = device or default_device(target)
+    wanted = default_device(target) if device is None else device
     match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None
     if match is None:
         raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")

@@ -149,7 +149,7 @@ def test_a_rehearsal_is_a_device_by_name() -> None:
         UsageError, match="'rehearsal', where tensorrt engines can't run; allowed: cuda"
     ):
         open_backend("tensorrt", device="rehearsal")
-    for unknown in ("tpu", "cpu:0", "cuda:", 5):
+    for unknown in ("tpu", "", "cpu:0", "cuda:", "cuda:" + "9" * 5000, 5):
         with pytest.raises(UsageError, match="allowed: cpu, cuda, cuda:INDEX, rehearsal"):
             open_backend("onnxruntime", device=unknown)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="threads"):
