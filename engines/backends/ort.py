@@ -113,7 +113,7 @@ def _share_pool(threads: int) -> None:
             return
         try:
             onnxruntime.set_global_thread_pool_sizes(threads, 1)
-        except (RuntimeError, *_LOAD_ERRORS) as error:
+        except RUN_ERRORS as error:
             raise EnvironmentMismatchError(
                 "shared thread pool",
                 f"ONNX Runtime refused it ({error}); call skipdec.use_shared_thread_pool in place "

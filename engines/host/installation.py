@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..errors import MissingExtraError, UsageError
+from ..errors import MissingExtraError, choice
 
 _ROOT = Path(__file__).resolve().parents[2]  # the package; in a checkout, the repository
 
@@ -83,9 +83,8 @@ EXTRAS = tuple(_MODULES)
 
 def missing_modules(extra: str) -> tuple[str, ...]:
     """Return the modules of ``extra`` that can't be found, in the order of the extra's list."""
-    if extra not in _MODULES:
-        raise UsageError("extra", f"{extra!r} is unknown; allowed: {', '.join(_MODULES)}")
-    return tuple(module for module in _MODULES[extra] if not is_installed(module))
+    modules = choice(_MODULES, extra, "extra")
+    return tuple(module for module in modules if not is_installed(module))
 
 
 def require_extra(extra: str, purpose: str) -> None:

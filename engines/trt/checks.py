@@ -24,7 +24,7 @@ _ALIASES = {
 _UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
 # Logged for every int64 input and output, which are intended and checked.
 _INT64_BINDING = re.compile(r"Make sure (input|output) \S+ has Int64 binding")
-_HINTS: Mapping[str, str] = {
+_HINTS: Mapping[str, str] = {  # remedies by a part of the builder's message
     "not supported by a dedicated kernel": (
         "this TensorRT has no fused attention for this head size, number of heads and dtype; "
         "float32 engines do without it: use --dtype float32"
@@ -158,9 +158,6 @@ def _is_gpu_accepted(build: BuildSpec, compute_capability: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-"""Remedies by a part of the builder's message."""
 
 
 def layer_counts(network: Any) -> dict[str, int]:  # noqa: ANN401  (trt.INetworkDefinition)

@@ -14,8 +14,7 @@ from ...engines.checking import Problems, expanded
 from ...engines.errors import (
     EnvironmentMismatchError,
     UnsupportedModelError,
-    UsageError,
-    did_you_mean,
+    choice,
 )
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
@@ -67,7 +66,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     """
     problems = Problems("export")
     output = output_path(config)
-    problems.attempt(_check_target_name, config.target)
+    problems.attempt(choice, dict.fromkeys(exported_targets()), config.target, "target")
     problems.attempt(check_target, output, force=config.force)
     kernels = config.own_kernels
     if kernels is not None:
@@ -187,13 +186,6 @@ def _verification(
         max_divergence=config.max_divergence,
         verify_memory=config.verify_memory,
     )
-
-
-def _check_target_name(target: str) -> None:
-    allowed = exported_targets()
-    if target not in allowed:
-        meant = did_you_mean(target, allowed)
-        raise UsageError("target", f"{target!r} is unknown; {meant}allowed: {', '.join(allowed)}")
 
 
 def _check_kernels() -> None:
