@@ -118,10 +118,6 @@ def place_problems(path: Path, *, force: bool) -> list[str]:
     problems, parent = [], path.absolute().parent
     if path.name == "-":
         problems.append(NOT_STDOUT)
-    if path.exists() and not path.is_file():
-        problems.append("is not a regular file; name one")
-    elif path.exists() and not force:
-        problems.append("exists; pass --force to replace it, or choose another name")
     if not parent.is_dir():
         return [*problems, f"can't be written: {parent} is not a directory; make it"]
     if not os.access(parent, os.W_OK | os.X_OK):
@@ -129,6 +125,10 @@ def place_problems(path: Path, *, force: bool) -> list[str]:
     longest = os.pathconf(parent, "PC_NAME_MAX") - len(_BESIDE)
     if (length := len(os.fsencode(path.name))) > longest:
         problems.append(f"has a name of {length} bytes; allowed: {longest}")
+    elif path.exists() and not path.is_file():
+        problems.append("is not a regular file; name one")
+    elif path.exists() and not force:
+        problems.append("exists; pass --force to replace it, or choose another name")
     return problems
 
 

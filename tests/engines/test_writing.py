@@ -46,6 +46,7 @@ def test_what_stands_in_the_way_of_a_file_is_told_before_it_is_written(
         (tmp_path, "is not a regular file; name one"),
         (tmp_path / "none" / "file.json", "none is not a directory; make it"),
         (tmp_path / ("n" * 250), "has a name of 250 bytes; allowed: "),
+        (tmp_path / ("n" * 300), "has a name of 300 bytes; allowed: "),
         (tmp_path / "-", "is not stdout here; give another name, or leave --output out"),
     ):
         (problem,) = place_problems(path, force=False)
