@@ -41,6 +41,7 @@ _ADVICE = {
 
 _PIPE_WIDTH = 10_000
 _NUMBER = re.compile(r"[-+–\d]")  # start of a numeric cell
+_MARKUP = re.compile(r"[\\`*_~|]|\](?=[(\[])")  # what Markdown may take for its own
 _GAP = 2  # columns of the console between those of a table
 _MIN_TEXT = 12  # minimum width of a text column
 
@@ -204,7 +205,8 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> st
 
 def escaped(text: str) -> str:
     """Return ``text`` as one Markdown line that renders literally: ``<sep>``, | and all."""
-    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
+    line = html.escape(" ".join(text.split()), quote=False)
+    return _MARKUP.sub(r"\\\g<0>", line)
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:

@@ -42,8 +42,12 @@ def test_facts_are_one_line_each_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_markdown_shows_cells_literally() -> None:
-    parts = ["3 <prompts>, greedy.", Table(["a", "b"], [["a|b <c>", "[1, 2]"]])]
-    table = "| a | b |\n| --- | --- |\n| a\\|b &lt;c&gt; | [1, 2] |"
+    parts = [
+        "3 <prompts>, greedy.",
+        Table(["a", "b"], [["a|b <c>", "[1, 2]"], ["**d** `e\\", "[f](g)"]]),
+    ]
+    table = "| a | b |\n| --- | --- |\n| a\\|b &lt;c&gt; | [1, 2] |\n"
+    table += r"| \*\*d\*\* \`e\\ | [f\](g) |"
     assert markdown_report(parts) == f"3 &lt;prompts&gt;, greedy.\n\n{table}\n"
 
 
