@@ -145,25 +145,21 @@ class _Scores:
         if chosen and request.top_logprobs is None:
             self.logprobs += _chosen_logprobs(scored, chosen, subject)
         elif chosen:
-            _require_finite(scored, subject)
             for row, token_id in zip(scored, chosen, strict=True):
-                entry = row_logprobs(row, token_id, request.top_logprobs or 0, token_text)
+                entry = row_logprobs(row, token_id, request.top_logprobs or 0, token_text, subject)
                 self.logprobs.append(entry[token_id].logprob)
                 self.top_logprobs.append(entry)
         return logits[len(chosen) :]
 
 
-def _require_finite(logits: Array, subject: str) -> Array:
-    """Return the largest logit of each row of ``logits`` float32 [R, V]. Raises LogitsError."""
+def _chosen_logprobs(logits: Array, token_ids: Sequence[int], subject: str) -> list[float]:
+    """Return the log-softmax of each row of ``logits`` float32 [R, V] at its token.
+
+    Raises LogitsError.
+    """
     best: Array = logits.max(axis=1)  # [R]; NaN if any logit is
     if not np.isfinite(best).all():
         raise not_finite(logits, subject)
-    return best
-
-
-def _chosen_logprobs(logits: Array, token_ids: Sequence[int], subject: str) -> list[float]:
-    """Return the log-softmax of each row of ``logits`` float32 [R, V] at its token."""
-    best = _require_finite(logits, subject)
     log_totals = best + np.log(np.exp(logits - best[:, None]).sum(axis=1, dtype=np.float64))  # [R]
     chosen = logits[np.arange(len(token_ids)), list(token_ids)]  # [R]
     return [float(value) for value in chosen - log_totals]

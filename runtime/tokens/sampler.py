@@ -75,21 +75,24 @@ class Sampler:
     def sample(self, logits: Logits) -> SampledToken:
         """Choose the next token from ``logits`` (float32 [V], the caller's, left unchanged).
 
-        Raises LogitsError if a logit is NaN or +inf, or none is finite.
+        Raises LogitsError if a logit that is not masked is NaN or +inf, or none is finite; for
+        log-probabilities, if any logit is.
         """
         if logits.shape != (self._vocab_size,):
             raise UsageError("logits", f"are {logits.shape}; expected: ({self._vocab_size},)")
         adjusted = self._adjust(logits, self._num_sampled)
         token_id = self._choose(adjusted, self._next_uniform())
+        subject = f"logits of output token {self._num_sampled}"
         if token_id is None:
-            raise not_finite(logits, f"logits of output token {self._num_sampled}")
+            raise not_finite(logits, subject)
         self._num_sampled += 1
         if self._penalties is not None:
             self._penalties.add(token_id)
         count = self._params.logprobs
         if count is None:
             return SampledToken(token_id)
-        return SampledToken(token_id, row_logprobs(logits, token_id, count, self._token_text))
+        entry = row_logprobs(logits, token_id, count, self._token_text, subject)
+        return SampledToken(token_id, entry)
 
     def peek(self, index: int) -> float:
         """Return the random number of the ``index``-th next token, 0 for the next one.
@@ -281,10 +284,15 @@ class _Penalties:
 
 
 def row_logprobs(
-    logits: Array, token_id: int, count: int, token_text: Callable[[int], str] | None
+    logits: Array, token_id: int, count: int, token_text: Callable[[int], str] | None, subject: str
 ) -> dict[int, Logprob]:
-    """Return log-probabilities of ``logits`` float32 [V]: ``token_id``, then the ``count`` best."""
-    best = float(logits.max())
+    """Return log-probabilities of ``logits`` float32 [V]: ``token_id``, then the ``count`` best.
+
+    Raises LogitsError, which names ``subject``, if a logit is NaN or +inf, or none is finite.
+    """
+    best = float(logits.max())  # NaN if any logit is
+    if not math.isfinite(best):
+        raise not_finite(logits, subject)
     log_total = best + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
     top: list[int] = []
     if count > 0:

@@ -252,6 +252,16 @@ def test_invalid_logits_are_an_error_naming_the_token(
         sampler(**fields).sample(logits)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_masked_logit_may_be_anything_but_for_logprobs(value: float) -> None:
+    logits = LOGITS.copy()
+    logits[3] = value
+    masking: dict[str, object] = {"temperature": 0, "min_tokens": 1, "stop_token_ids": [3]}
+    assert sampler(**masking).sample(logits).token_id == int(LOGITS.argmax())
+    with pytest.raises(SkipDecError, match="1 of 8 are"):
+        sampler(**masking, logprobs=0).sample(logits)
+
+
 def test_no_possible_token_is_an_error() -> None:
     with pytest.raises(SkipDecError, match="no token can be chosen"):
         sampler().sample(np.full(8, -np.inf, np.float32))

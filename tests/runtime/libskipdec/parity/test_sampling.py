@@ -145,7 +145,7 @@ def test_logprobs_are_those_of_python() -> None:
     for case, found in zip(cases, sampled_in_cpp(cases), strict=True):
         token_id, *entries = (part.split(":") for part in found.removesuffix(";").split())
         row = case.logits[0]
-        expected = row_logprobs(row, int(token_id[0]), case.params["logprobs"], None)
+        expected = row_logprobs(row, int(token_id[0]), case.params["logprobs"], None, "logits")
         assert [int(entry[0]) for entry in entries] == list(expected)
         assert [int(entry[1]) for entry in entries] == [one.rank for one in expected.values()]
         wanted = [one.logprob for one in expected.values()]
