@@ -374,14 +374,15 @@ def _as_params_list(
         return [sampling_params] * count
     if isinstance(sampling_params, str | Mapping) or not isinstance(sampling_params, Iterable):
         raise _no_params("sampling_params", sampling_params)
-    params_list = list(sampling_params)
+    params_list = list(islice(sampling_params, count + 1))  # of an iterator that may never end
     for place, params in enumerate(params_list):
         if not isinstance(params, SamplingParams):
             raise _no_params(f"sampling_params[{place}]", params)
     if len(params_list) != count:
+        found = len(params_list) if len(params_list) < count else f"more than {count}"
         raise UsageError(
             "sampling_params",
-            f"there are {len(params_list)} for {count} prompts; give one, or one for each prompt",
+            f"there are {found} for {count} prompts; give one, or one for each prompt",
         )
     return params_list
 

@@ -8,7 +8,7 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -243,6 +243,7 @@ def test_memory_used_is_the_memory_planned(generator: Generator) -> None:
         ([5, 6], GREEDY, "flat list of token ids"),
         ([[5] * 60], GREEDY, "has 60 tokens and max_tokens is 12; the bundle holds"),
         ([[5], [6]], [GREEDY], "there are 1 for 2 prompts"),
+        ([[5], [6]], repeat(GREEDY), "there are more than 2 for 2 prompts"),
         ([[5]], SamplingParams(stop_token_ids=[99999]), "stop_token_ids has 99999"),
     ],
 )
