@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -67,13 +67,14 @@ class NativeCalls:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | named,
+            env=named | os.environ,
             text=True,
         ) as process:
             try:
                 yield cls(process)
             finally:
                 process.kill()  # it has no state to lose
+                process.communicate()  # closes its pipes, also behind a call that it had not read
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
@@ -104,8 +105,9 @@ class NativeCalls:
             "schedule": json.dumps(schedule.to_document()),
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(call) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # `_answer` tells why the program has ended
+            self._process.stdin.write(json.dumps(call) + "\n")
+            self._process.stdin.flush()
         answer = self._answer()
         outputs = [
             _request_output(index, tuple(prompt), output)
@@ -123,7 +125,7 @@ class NativeCalls:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith("\n"):
             message = self._process.stderr.read().strip() or "has ended"
             raise EnvironmentMismatchError(_PROGRAM, message)
         answer: dict[str, Any] = json.loads(line)
@@ -139,7 +141,7 @@ def _request_output(index: int, prompt: tuple[int, ...], output: dict[str, Any])
         index=0,
         text="",
         token_ids=tuple(output["token_ids"]),
-        finish_reason="length",
+        finish_reason=output["finish_reason"],
         layers_per_token=tuple(output["layers"]),
         timings=Timings(times[0], steps, sum(steps)),
         drafts=Drafts(*output["drafts"]),

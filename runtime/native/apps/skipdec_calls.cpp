@@ -5,13 +5,15 @@
 // "max_tokens": 64, "schedule": "2x"}, runs its prompts together, greedily, and answers with one
 // line:
 //   {"wall_seconds": 1.5, "decode_seconds": 1.3, "sampling_seconds": 0.1, "draft_seconds": 0.2,
-//    "outputs": [{"token_ids": […], "layers": […], "token_seconds": […], "drafts": [9, 36, 30]}]}
-// or {"error": "…"}; drafts are passes, drafted tokens and those of them that were right. Its first
-// line describes the backend: {"description": "…"}.
+//    "outputs": [{"token_ids": […], "finish_reason": "length", "layers": […],
+//                 "token_seconds": […], "drafts": [9, 36, 30]}]}
+// or {"error": "…"}, also where a text ends by one; drafts are passes, drafted tokens and those of
+// them that were right. Its first line describes the backend: {"description": "…"}.
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <skipdec/skipdec.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -38,7 +40,9 @@ json run(skipdec::Engine& engine, const json& call) {
   json outputs = json::array();
   for (const skipdec::Request& request : requests) {
     const skipdec::Completion completion = request.completion();
+    if (completion.finish_reason == "error") throw std::runtime_error(*completion.stop_reason);
     outputs.push_back({{"token_ids", completion.token_ids},
+                       {"finish_reason", *completion.finish_reason},
                        {"layers", completion.layers},
                        {"token_seconds", completion.token_seconds},
                        {"drafts", {completion.passes, completion.drafted, completion.accepted}}});
