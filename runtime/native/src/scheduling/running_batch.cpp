@@ -152,9 +152,9 @@ void RunningBatch::begin(const std::vector<Running*>& requests, const Logits& lo
 void RunningBatch::begin(const RunningRow& row, const float* logits, std::int64_t layers) {
   row.sequence->reserve(row.request->max_tokens);
   Delta& delta = new_delta(row);
-  ++counters_.generated_tokens;
   try {
     row.sequence->accept(logits, layers, seconds_now(), delta);
+    ++counters_.generated_tokens;
   } catch (const std::exception& error) {
     row.sequence->fail(error.what(), delta);
   }
@@ -193,21 +193,20 @@ void RunningBatch::run(const Decode& /*action*/) {
 
 // Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.
 void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
-  const std::size_t before = deltas_.size();
-  const std::int64_t tokens = row.sequence->num_tokens();
+  const std::int64_t before = row.sequence->num_tokens();
   try {
     decoding_->accept(row, fed, logits, deltas_);
   } catch (const std::exception& error) {
     row.sequence->fail(error.what(), new_delta(row));
   }
   const auto drafted = static_cast<std::int64_t>(fed.tokens.size()) - 1;
-  const auto accepted = std::max<std::int64_t>(0, row.sequence->num_tokens() - tokens - 1);
+  const std::int64_t written = row.sequence->num_tokens() - before;
+  const std::int64_t accepted = std::max<std::int64_t>(0, written - 1);
   row.sequence->count_pass(drafted, accepted);
   counters_.draft_tokens += drafted;
   counters_.accepted_draft_tokens += accepted;
-  const std::size_t kept = deltas_.size() - before;
-  counters_.generated_tokens += static_cast<std::int64_t>(kept);
-  if (kept < fed.tokens.size() && !row.sequence->has_ended()) {
+  counters_.generated_tokens += written;
+  if (written <= drafted && !row.sequence->has_ended()) {
     stitcher_.truncate(row.slot, row.num_positions());
   }
 }

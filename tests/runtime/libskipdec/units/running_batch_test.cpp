@@ -154,6 +154,18 @@ TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromIts
   EXPECT_EQ(calls, 4);
 }
 
+TEST_F(RunningBatchTest, ARowThatFailsCountsNoToken) {
+  make(2);
+  Request asked = request({4, 5}, 4);
+  asked.params.min_tokens = 4;
+  for (std::int64_t token = 0; token < testing::kVocabulary; ++token) {
+    asked.params.stop_token_ids.push_back(token);  // so that none is left to be drawn
+  }
+  batch_->add(0, asked, 0);
+  EXPECT_EQ(run().at(0)[0].finish_reason, FinishReason::kError);
+  EXPECT_EQ(batch_->stats().generated_tokens, 0);
+}
+
 TEST_F(RunningBatchTest, WhatCanNeverRunIsRefused) {
   make(2, kShortMemory / 2);
   EXPECT_THROW(batch_->require_possible(request({1}, 2, "full", 3)), Error);
