@@ -14,11 +14,17 @@ void RunningBatch::require_possible(const ScoreRequest& request) const {
                     " tokens; the bundle holds " + std::to_string(model_.max_seq_len) +
                     " positions");
   }
+  const Limits& limits = stitcher_.limits();
+  if (tokens > limits.max_positions) {
+    throw Error(Status::kCapacity, "prompt",
+                "the text to score has " + grouped(tokens) + " positions; max_model_len allows " +
+                    grouped(limits.max_positions) + "; raise it or shorten the text");
+  }
   const std::int64_t needed = stitcher_.score_bytes(request.num_fed());
-  if (needed > stitcher_.limits().kv_bytes) {
+  if (needed > limits.kv_bytes) {
     throw Error(Status::kCapacity, "score",
                 std::to_string(tokens) + " tokens need " + grouped(needed) +
-                    " bytes of KV cache; kv_memory allows " + grouped(stitcher_.limits().kv_bytes) +
+                    " bytes of KV cache; kv_memory allows " + grouped(limits.kv_bytes) +
                     "; raise it or shorten the text");
   }
 }
