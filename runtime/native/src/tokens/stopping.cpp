@@ -9,7 +9,6 @@
 
 #include "constants.h"
 #include "errors.h"
-#include "json/shown.h"
 #include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
@@ -38,13 +37,7 @@ StopChecker::StopChecker(SamplingParams params, std::int64_t max_tokens,
       params_(std::move(params)),
       max_tokens_(max_tokens),
       end_token_ids_(std::move(end_token_ids)) {
-  if (tokenizer != nullptr) {
-    decoder_.emplace(*tokenizer, params_.skip_special_tokens);
-  } else if (!params_.stop.empty()) {
-    throw Error(Status::kUsage, "SamplingParams",
-                "stop is " + shown_text(params_.stop.front()) +
-                    ", but the bundle has no tokenizer; use stop_token_ids");
-  }
+  if (tokenizer != nullptr) decoder_.emplace(*tokenizer, params_.skip_special_tokens);
   for (const std::string& stop : params_.stop) {
     longest_stop_ = std::max(longest_stop_, stop.size());
     if (const auto token_id = tokenizer->special_id(stop)) stop_reasons_[*token_id] = stop;

@@ -39,7 +39,7 @@ class StopChecker {
  public:
   // ``params`` are valid; ``max_tokens`` are as the model's own limit leaves them.
   // ``end_token_ids`` are the model's, which ignore_eos switches off. Without a `tokenizer`, which
-  // must outlive this, text is empty and stop strings throw Error (kUsage).
+  // must outlive this, text is empty; such requests have no stop strings.
   StopChecker(SamplingParams params, std::int64_t max_tokens,
               std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer);
 
