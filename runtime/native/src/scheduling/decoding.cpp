@@ -1,20 +1,17 @@
 #include "scheduling/decoding.h"
 
-#include <algorithm>
-
 #include "scheduling/clock.h"
 
 namespace skipdec::runtime {
 
 void Decoding::feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step) {
-  const std::int64_t num_tokens = row.sequence->num_tokens();
-  const auto count = std::min(static_cast<std::int64_t>(guesses.size()), row.room());
   step.row = row.slot;
   step.position = row.num_positions();
   step.tokens.assign(1, row.sequence->last_token());
-  if (count > 0) step.tokens.insert(step.tokens.end(), guesses.begin(), guesses.begin() + count);
+  step.tokens.insert(step.tokens.end(), guesses.begin(), guesses.end());
   step.plans.clear();
-  for (std::int64_t index = num_tokens - 1; index < num_tokens + count; ++index) {
+  for (std::int64_t index = row.sequence->num_tokens() - 1; step.plans.size() < step.tokens.size();
+       ++index) {
     step.plans.push_back(&row.request->schedule->plan(index));
   }
 }

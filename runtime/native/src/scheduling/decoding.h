@@ -57,8 +57,8 @@ class Decoding {
   virtual std::int64_t drafting() const { return 0; }
 
  protected:
-  // Writes the row's last token to ``step``, and behind it as many of ``guesses`` as the row may
-  // still need, each with the layers that its position in the text runs.
+  // Writes the row's last token to ``step``, and ``guesses``, for which it has room, behind it,
+  // each with the layers that its position in the text runs.
   static void feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step);
 };
 

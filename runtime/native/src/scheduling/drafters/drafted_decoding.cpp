@@ -22,8 +22,7 @@ std::unique_ptr<Drafter> drafter_of(const DraftPart& part, bool per_client,
 
 }  // namespace
 
-DraftedDecoding::DraftedDecoding(DraftConfig config, std::int64_t vocab_size)
-    : config_(std::move(config)), vocab_size_(vocab_size) {}
+DraftedDecoding::DraftedDecoding(DraftConfig config) : config_(std::move(config)) {}
 
 void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) {
   policy_.add_source(SourceAcceptance(drafter->source(), drafter->priors(), draft_prior));
@@ -34,7 +33,7 @@ void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) 
 std::unique_ptr<DraftedDecoding> DraftedDecoding::make(
     const DraftConfig& config, const Manifest& manifest, bool per_client,
     const std::shared_ptr<const KnownNGrams>& known, SlotStitcher& stitcher) {
-  auto made = std::make_unique<DraftedDecoding>(config, manifest.model.vocab_size);
+  auto made = std::make_unique<DraftedDecoding>(config);
   for (const DraftPart& part : config.parts) {
     const double share = byte_share(manifest, part);
     made->add(drafter_of(part, per_client, known, stitcher, made->costs()), share);
@@ -266,8 +265,7 @@ void DraftedDecoding::offer(std::size_t drafter, const std::vector<RunningRow>& 
   }
 }
 
-// Writes to ``proposed_`` the drafter's guesses for which the rows of ``able_`` have room, up to
-// the first that the vocabulary does not have.
+// Writes to ``proposed_`` the drafter's guesses for which the rows of ``able_`` have room.
 void DraftedDecoding::propose(std::size_t drafter, const std::vector<RunningRow>& rows,
                               std::int64_t most, const GoesOn& goes_on) {
   asked_drafts_.clear();
@@ -276,12 +274,7 @@ void DraftedDecoding::propose(std::size_t drafter, const std::vector<RunningRow>
   for (Guesses& guesses : proposed_) guesses.clear();
   drafters_[drafter]->propose(asked_drafts_, rows, most, goes_on, proposed_);
   for (std::size_t index = 0; index < able_.size(); ++index) {
-    Guesses& guesses = proposed_[index];
-    guesses.shorten(static_cast<std::size_t>(std::min(most, able_[index].room)));
-    const auto end =
-        std::find_if(guesses.tokens.begin(), guesses.tokens.end(),
-                     [this](std::int64_t token) { return token < 0 || token >= vocab_size_; });
-    guesses.shorten(static_cast<std::size_t>(end - guesses.tokens.begin()));
+    proposed_[index].shorten(static_cast<std::size_t>(std::min(most, able_[index].room)));
   }
 }
 

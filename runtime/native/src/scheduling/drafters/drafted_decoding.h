@@ -26,7 +26,7 @@ class DraftedDecoding : public Decoding {
  public:
   // `add` tells it whom to ask, in order. ``draft_prior``: the cost of a drafter's step, in passes
   // over one token, until it is measured.
-  DraftedDecoding(DraftConfig config, std::int64_t vocab_size);
+  explicit DraftedDecoding(DraftConfig config);
   void add(std::unique_ptr<Drafter> drafter, double draft_prior = 0);
   // Where drafters note the time of their steps.
   PassCosts& costs() { return costs_; }
@@ -75,7 +75,6 @@ class DraftedDecoding : public Decoding {
   RowDrafts begin(const RunningRow& row) const;
 
   DraftConfig config_;
-  std::int64_t vocab_size_;
   PassCosts costs_;
   DraftPolicy policy_{costs_};
   std::vector<std::unique_ptr<Drafter>> drafters_;
