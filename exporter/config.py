@@ -86,11 +86,11 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     )
     draft_layer: Annotated[Path | None, Option(metavar="DIR")] = Field(
         default=None,
-        description="draft layer of skipdec tune --draft-layer, for target onnxruntime",
+        description="draft layer from skipdec tune --draft-layer, for target onnxruntime",
     )
     ngrams: Annotated[Path | None, Option(metavar="FILE")] = Field(
         default=None,
-        description="n-grams of skipdec ngrams, with which drafts own begin (none)",
+        description="n-grams from skipdec ngrams, from which drafts own start (none)",
     )
     draft_head: int | None = Field(
         default=None,

@@ -62,7 +62,7 @@ class QuantizationConfig(ValidatedConfig):
     )
     ranges: Annotated[Path | None, Option(metavar="FILE")] = Field(
         default=None,
-        description="file of skipdec calibrate: for int8 products, fp8, int8 factors (any target)",
+        description="from skipdec calibrate: for int8 products, fp8, int8 factors (any target)",
     )
     tensorrt: Annotated[TensorRtConfig | None, Option()] = Field(
         default=None, description="targets of TensorRT only; None: its defaults"

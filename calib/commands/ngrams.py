@@ -27,7 +27,7 @@ skipdec export SmolLM2-135M-Instruct --quantize int8-block \\
 
 \b
 skipdec ngrams ./opt-e2e --data written.jsonl -o ngrams.json
-  of texts that it has written for your own prompts
+  from texts that it wrote for your own prompts
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
 """
@@ -37,8 +37,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
 def ngrams(config: NGramsConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Count what follows n-grams in texts that the model wrote, for drafts of its bundles.
 
-    Writes the file for --ngrams of export: drafts own then begin with it, and the model stays as it
-    is. With --data self the model writes the texts itself.
+    Writes the file for --ngrams of export: drafts own then start from it, and the model is not
+    changed. With --data self the model writes the texts itself.
     """
     from ...engines.host.progress import run_job
 

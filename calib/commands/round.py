@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 @from_options
 def round_command(config: RoundingConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Round weights to int4 by the effect on outputs on your texts, not one by one (GPTQ).
+    """Round weights to int4 by their effect on outputs for your texts, not one by one (GPTQ).
 
     Writes a Hugging Face checkpoint in which `skipdec export --quantize int4` finds these codes.
     Prints each product's error and the loss of held-out completions, compared with rounding to

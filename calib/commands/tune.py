@@ -68,8 +68,8 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
 
     Prompts run every layer; the loss covers completions only. The output is a Hugging Face
     checkpoint with schedule.json, tuning_report.json and tuning_curves.png. With --draft-layer the
-    model stays as it is, and the output is a draft layer for skipdec export --draft-layer. With
-    --data self the model itself writes 5,000 texts to tune on, with --data self:N as many as N.
+    model is not changed, and the output is a draft layer for skipdec export --draft-layer. With
+    --data self the model itself writes 5,000 texts to tune on, with --data self:N it writes N.
     """
     require_extra("calib", "skipdec tune")
     from transformers.utils import logging

@@ -107,7 +107,7 @@ class EvaluationConfig(ValidatedConfig):
     seconds: Annotated[float, Option()] = Field(
         default=SECONDS,
         ge=0,
-        description="time texts until intervals of speed-ups are narrow, or for so long",
+        description="time texts until intervals of speed-ups are narrow, or for this long",
     )
     metrics: Annotated[MetricOptions, Option()] = MetricOptions()
     resamples: int = Field(default=1000, ge=1, description="resamples of the bootstrap")

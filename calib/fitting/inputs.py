@@ -149,7 +149,7 @@ class FitConfig(ValidatedConfig):
         default=None, ge=1, description="(the data's median completion)"
     )
     num_examples: Annotated[int, Option("--examples")] = Field(
-        default=96, ge=1, description="drawn from the data by --seed"
+        default=96, ge=1, description="examples drawn from the data"
     )
     search: Annotated[SearchConfig, Option()] = SearchConfig()
     seconds: Annotated[float, Option()] = Field(

@@ -25,7 +25,7 @@ class NGramsConfig(ValidatedConfig):
     max_length: Annotated[int | None, Option()] = Field(
         default=None,
         ge=2,
-        description="prompt + completion (the model's, at most 8192; of data self 512)",
+        description="prompt + completion (the model's, at most 8192; data self: 512)",
     )
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, le=2**32 - 1, description="of the texts that the model writes"

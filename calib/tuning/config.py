@@ -78,7 +78,7 @@ class TuneConfig(ValidatedConfig):
     max_length: Annotated[int | None, Option()] = Field(
         default=None,
         ge=2,
-        description="prompt + completion (the model's, at most 8192; of data self 512)",
+        description="prompt + completion (the model's, at most 8192; data self: 512)",
     )
     learning_rate: Annotated[float, Option()] = Field(
         default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"

@@ -86,13 +86,13 @@ def bench(
     Schedules take turns with full depth until the 95 % intervals of their speed-ups, in brackets,
     are narrow, or --seconds have passed. Prompts are random tokens, or those of --prompts; every
     row generates exactly --gen-len tokens, greedily. The speed-up is that of whole calls, prompts
-    included, or of the steps behind them; one that layers can't give is not shown: other work
-    disturbed it. Bytes: what these steps read at full depth over what they read at the schedule.
+    included, or of the steps after them; one that layers can't explain is not shown: other work
+    disturbed it. Bytes: what these steps read at full depth ÷ what they read at the schedule.
     Bandwidth: the bytes of executed weights, scales and KV caches that steps read per second, over
     those of the probe pass after them; best: the fastest twentieth of steps over the best pass.
 
-    With --draft: the same texts with and without drafts, in turn. Texts of --prompts then end where
-    they end, and drafts know those of earlier prompts. Drafting: its share of the time of all
+    With --draft: the same texts with and without drafts, in turn. Answers to --prompts may then end
+    early, and drafts learn from those to earlier prompts. Drafting: its share of the time of all
     steps. The gain is that of whole calls.
     """
     from ...engines.host.progress import ConsoleProgress

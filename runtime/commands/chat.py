@@ -26,8 +26,8 @@ skipdec chat llama-1b.skipdec --system "Be brief." --draft own+lookup
 \b
 skipdec chat ./SmolLM2-135M-Instruct --dtype float16
 
-A line is a message; the model has read all before it. /help lists commands such as /reset,
-/schedule and /draft. Ctrl-C ends an answer, Ctrl-D the conversation.
+Each line is a message. /help lists commands such as /reset, /schedule and /draft. Ctrl-C ends
+an answer, Ctrl-D the conversation.
 
 A checkpoint is exported once, into ~/.cache/skipdec.
 """
@@ -60,7 +60,7 @@ class ChatOptions(ValidatedConfig):
 
 @from_options
 def chat(options: ChatOptions) -> None:
-    """Talk with a model: each answer appears as it is written, and the next one knows it."""
+    """Talk with a model: answers appear as they are written and depend on all earlier messages."""
     from ...engines.host.progress import ConsoleProgress
     from .conversation import Conversation
 

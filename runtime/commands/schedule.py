@@ -28,7 +28,7 @@ Schedules: full | 2x, 3x, … | 2x:horizon=64,placement=bottom |
 linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 |
 cosine:… | step:…,steps=4 | d3:max=24,min=8,alpha=0.98 | constant:max=12 |
 table:table=16/12/8 | a file.json. Placements: top, bottom, unified (constant only),
-unified-nested, hierarchical, d3 (with tail=). prompt=decay: the prompt falls to max, too
+unified-nested, hierarchical, d3 (with tail=). prompt=decay: depth falls over the prompt, too
 """
 _HORIZON = 64
 

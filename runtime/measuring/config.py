@@ -49,7 +49,7 @@ class BenchConfig(ValidatedConfig):
     seconds: Annotated[float, Option()] = Field(
         default=SECONDS,
         ge=0,
-        description="measure each batch size until intervals are narrow, or for so long",
+        description="measure each batch size until intervals are narrow, or for this long",
     )
     prompts: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
         default=None,

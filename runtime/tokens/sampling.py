@@ -64,7 +64,7 @@ class SamplingParams(ValidatedConfig):
     model_config = ConfigDict(strict=True)
 
     max_tokens: Annotated[
-        int | None, Option(help="0: as many as the model can (of a chat 0)", null="0")
+        int | None, Option(help="0: as many as the model can (chats: 0)", null="0")
     ] = Field(
         default=DEFAULT_MAX_TOKENS,
         ge=1,

@@ -1,4 +1,4 @@
-"""skipdec: language models compiled layer by layer, decoded with only the layers of each token.
+"""skipdec: language models compiled layer by layer, run with only the layers each token needs.
 
 Public names load lazily, so that ``import skipdec`` imports nothing until one is used.
 """

@@ -37,7 +37,7 @@ _COMMANDS = {
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
     "triton": ("runtime.commands.triton", "Set up bundles as models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure ranges of activations for int8 and fp8."),
-    "round": ("calib.commands.round", "Round weights to int4 by the effect on outputs."),
+    "round": ("calib.commands.round", "Round weights to int4 by their effect on outputs."),
     "evaluate": ("calib.commands.evaluate", "Compare schedules by texts, metrics and time."),
     "tune": ("calib.commands.tune", "Fine-tune a model with the schedule that it will run."),
     "ngrams": ("calib.commands.ngrams", "Count n-grams of a model's texts, for its drafts."),
@@ -78,7 +78,7 @@ def build_app() -> typer.Typer:
     """Return the command-line application with the commands of every folder."""
     app = typer.Typer(
         name="skipdec",
-        help="Language models compiled layer by layer, decoded with only the layers of each token.",
+        help="Compile language models layer by layer; run only the layers that each token needs.",
         no_args_is_help=True,
         cls=_Commands,
         rich_markup_mode=None,

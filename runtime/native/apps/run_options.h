@@ -111,7 +111,7 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
                   [&params, set](const std::string& text) { (params.*set)(parse_real(text)); }};
   };
   return {
-      {"--max-tokens", "", "N", "0: as many as the model can (16; of a chat 0)",
+      {"--max-tokens", "", "N", "0: as many as the model can (16; chats: 0)",
        [&](const std::string& text) {
          params.max_tokens(parse_integer(text));
          run.has_max_tokens = true;

@@ -28,27 +28,27 @@ class ServerConfig(ValidatedConfig):
 
     host: Annotated[str, Option()] = Field(default="127.0.0.1", description="address to listen on")
     port: Annotated[int, Option()] = Field(
-        default=8000, ge=0, le=65535, description="0: one that is free"
+        default=8000, ge=0, le=65535, description="0: a free port"
     )
     schedules: Annotated[
         tuple[Annotated[str, AfterValidator(_read_if_file)], ...],
         Option("--allow-schedule", metavar="SCHEDULE"),
     ] = Field(
         default=(),
-        description="allow requests this one beside full and the bundle's own; may be repeated; "
-        "any allows all",
+        description="allow requests this schedule besides full and the bundle's own; may be "
+        "repeated; any allows all",
     )
     api_key_file: Annotated[Path | None, Option(metavar="FILE")] = Field(
         default=None,
-        description="file of API keys, one per line; /v1 asks for one of them ($SKIPDEC_API_KEY)",
+        description="file of API keys, one per line; /v1 requires one of them ($SKIPDEC_API_KEY)",
     )
     protect_metrics: Annotated[bool, Option()] = Field(
-        default=False, description="/metrics asks for a key, too"
+        default=False, description="/metrics requires a key, too"
     )
     special_tokens: Annotated[SpecialTokens, Option()] = Field(
         default="escape",
-        description="what special tokens become that a chat's message spells: ordinary text, or "
-        "the tokens",
+        description="how to encode special tokens that a chat's message spells: as ordinary text, "
+        "or as the tokens",
     )
     log_format: Annotated[Literal["text", "json"], Option()] = Field(
         default="text",
@@ -61,8 +61,8 @@ class ServerConfig(ValidatedConfig):
         default=30.0, gt=0, description="seconds for a request's body"
     )
     shutdown_timeout: Annotated[float, Option()] = Field(
-        default=30.0, ge=0, description="seconds for what runs, after SIGTERM"
+        default=30.0, ge=0, description="seconds for running requests after SIGTERM"
     )
     hang_timeout: Annotated[float, Option()] = Field(
-        default=60.0, gt=0, description="seconds of one step from which /health/live is 500"
+        default=60.0, gt=0, description="seconds in one step after which /health/live is 500"
     )
