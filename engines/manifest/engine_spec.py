@@ -34,7 +34,7 @@ NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a de
 class EngineKind(StrEnum):
     """The kinds of engine: one embed, one per decoder layer, one head, one for candidates.
 
-    Drafts alone run ``states`` and ``entry``, whose inputs are several states beside each other.
+    Only drafts run ``states`` and ``entry``, whose input is several states, concatenated.
     """
 
     EMBED = "embed"
@@ -147,10 +147,11 @@ _NUM_READ = NUM_JOINED[EngineKind.STATES]
 
 
 class TrainedDraft(Record):
-    """What was trained to draft: it reads full depth's states, and scores some of the tokens.
+    """The engines of a draft layer: they read full depth's states and score some of the tokens.
 
-    ``states`` makes one state of those that are read, ``entry`` the layer's input of a token's
-    embedding and the state of the token before it; in later guesses it is the layer's own output.
+    ``states`` makes one state of those that are read. ``entry`` makes the layer's input of a
+    token's embedding and the state of the token before it; in later guesses, the layer's own output
+    takes the place of that state.
     """
 
     reads: tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...] = Field(
@@ -175,7 +176,7 @@ class TrainedDraft(Record):
 class DraftHead(Record):
     """The head's first columns as an engine of its own, which reads the head's weights file."""
 
-    tokens: int = Field(ge=1, le=MAX_TOKENS, description="scored: the vocabulary's first ones")
+    tokens: int = Field(ge=1, le=MAX_TOKENS, description="how many of the first tokens are scored")
     engine: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_HEAD, EngineKind.HEAD))]
 
 

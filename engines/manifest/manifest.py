@@ -62,11 +62,11 @@ class Manifest(Record):
         default=None, description="what the draft option auto stands for; absent: own"
     )
     trained_draft: TrainedDraft | None = Field(
-        default=None, description="of --draft-layer; absent: none"
+        default=None, description="engines of --draft-layer; absent: none"
     )
-    draft_head: DraftHead | None = Field(default=None, description="of draft_head; absent: none")
+    draft_head: DraftHead | None = Field(default=None, description="narrow head; absent: none")
     ngrams: RelativePath | None = Field(
-        default=None, description="n-grams with which drafts begin, of --ngrams; absent: none"
+        default=None, description="n-grams of --ngrams, from which drafts start; absent: none"
     )
     build: BuildSpec | None = Field(
         default=None, description="settings of TensorRT, for targets that it compiles"

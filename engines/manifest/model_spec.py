@@ -65,7 +65,7 @@ class ModelSpec(Record):
     )
     sampling_defaults: SamplingDefaults = Field(
         default=SamplingDefaults(),
-        description="of requests that leave these parameters out; absent: none",
+        description="for requests that leave these parameters out; absent: none",
     )
 
     @field_validator("eos_token_id")
