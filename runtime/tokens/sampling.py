@@ -130,7 +130,7 @@ class SamplingParams(ValidatedConfig):
     stop: Annotated[
         StopStrings,
         BeforeValidator(as_tuple),
-        Option(help="text that ends it; may be repeated"),
+        Option(help="text that ends a completion; may be repeated"),
     ] = Field(
         default=(),
         max_length=MAX_STOP_STRINGS,

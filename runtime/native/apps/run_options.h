@@ -70,30 +70,32 @@ inline std::vector<Option> running_options(RunOptions& run) {
          parse_name(text, "a schedule, e.g. 2x");
          engine.schedule(text);
        }},
-      {"--threads", "", "N", "of the process (all cores)",
+      {"--threads", "", "N", "threads of the process (all cores)",
        [&](const std::string& text) { engine.threads(parse_count(text)); }},
-      {"--weights", "", "PLACE", "mapped files, or copied: slower to open, faster steps (mapped)",
+      {"--weights", "", "PLACE", "mapped, or copied: slower to open, faster steps (mapped)",
        [&](const std::string& text) {
          engine.weights(parse_choice(text, "mapped", SKIPDEC_WEIGHTS_MAPPED, "copied",
                                      SKIPDEC_WEIGHTS_COPIED));
        }},
-      {"--verify", "", "WHAT", "hash weights, too, or graphs only (full)",
+      {"--verify", "", "WHAT", "full: hash all files; graphs: all but weights (full)",
        [&](const std::string& text) {
          engine.verify(
              parse_choice(text, "full", SKIPDEC_VERIFY_FULL, "graphs", SKIPDEC_VERIFY_GRAPHS));
        }},
-      {"--max-batch-size", "", "N", "most completions at once (8, or --n)",
+      {"--max-batch-size", "", "N", "maximum number of completions at once (8, or --n)",
        [&](const std::string& text) { run.max_batch_size = parse_count(text); }},
-      {"--kv-memory", "", "SIZE", "most memory of KV caches, e.g. 2GiB (half of what is left)",
+      {"--kv-memory", "", "SIZE",
+       "maximum memory of KV caches, e.g. 2GiB (half of the free memory)",
        [&](const std::string& text) { engine.kv_memory(parse_size(text)); }},
-      {"--raw-prompt", "", "", "without the template that the model was tuned with",
+      {"--raw-prompt", "", "", "do not wrap prompts in the template that the model was tuned with",
        [&](const std::string&) { engine.raw_prompts(); }},
       {"--draft", "", "TEXT", "own, own+ends:3, auto, …: the same text, sooner (off)",
        [&](const std::string& text) {
          run.has_drafts = parse_name(text, "drafts, e.g. own, or off") != "off";
          engine.draft(text);
        }},
-      {"--onnxruntime", "", "PATH", "libonnxruntime (SKIPDEC_ONNXRUNTIME, or searched for)",
+      {"--onnxruntime", "", "PATH",
+       "path of libonnxruntime ($SKIPDEC_ONNXRUNTIME, else searched for)",
        [&](const std::string& text) { engine.onnxruntime(text); }},
   };
 }
@@ -131,13 +133,13 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
              &Params::presence_penalty),
       number("--frequency-penalty", "subtracted once per occurrence in the output (0)",
              &Params::frequency_penalty),
-      {"--seed", "", "N", "of each prompt's own stream",
+      {"--seed", "", "N", "seed of each prompt's own random numbers",
        [&](const std::string& text) {
          params.seed(parse_number<std::uint64_t>(text, "an integer from 0 to 2**64 - 1"));
        }},
       {"--n", "", "N", "completions per prompt (1)",
        [&](const std::string& text) { params.n(run.n = parse_integer(text)); }},
-      integer("--min-tokens", "before anything stops the text (0)", &Params::min_tokens),
+      integer("--min-tokens", "tokens before anything stops the text (0)", &Params::min_tokens),
       {"--rendered-chat", "", "", "the prompt is a chat that a template has rendered",
        [&](const std::string&) {
          params.rendered_chat();
@@ -145,7 +147,7 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
        }},
       {"--keep-special-tokens", "", "", "show special tokens",
        [&](const std::string&) { params.skip_special_tokens(false); }},
-      {"--logprobs", "", "N", "log-probabilities of the k best, with --json (off)",
+      {"--logprobs", "", "N", "log-probabilities of the N best tokens, with --json (off)",
        [&](const std::string& text) {
          const std::int64_t count = parse_integer(text);
          if (count < 0) throw BadValue("an integer from 0");
@@ -157,33 +159,34 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
 inline std::vector<Option> stopping_options(RunOptions& run) {
   Params& params = run.params;
   return {
-      {"--stop", "", "TEXT", "text that ends it; may be repeated",
+      {"--stop", "", "TEXT", "text that ends a completion; may be repeated",
        [&](const std::string& text) {
          run.stop.push_back(text);
          params.stop(run.stop);
        }},
-      {"--stop-token-id", "", "N", "may be repeated",
+      {"--stop-token-id", "", "N", "id of a token that ends a completion; may be repeated",
        [&](const std::string& text) {
          run.stop_token_ids.push_back(parse_integer(text));
          params.stop_token_ids(run.stop_token_ids);
        }},
-      {"--ignore-eos", "", "", "go on after the end of text",
+      {"--ignore-eos", "", "", "continue after the end of text",
        [&](const std::string&) { params.ignore_eos(); }},
-      {"--include-stop-str-in-output", "", "", "show what ended it",
+      {"--include-stop-str-in-output", "", "", "include the stop string or token in the text",
        [&](const std::string&) { params.include_stop_str_in_output(); }},
   };
 }
 
 inline std::vector<Option> all_options(RunOptions& run) {
   std::vector<Option> options = {
-      {"--prompt", "-p", "TEXT|-", "may be repeated; - is all of stdin",
+      {"--prompt", "-p", "TEXT|-", "may be repeated; - reads all of stdin",
        [&](const std::string& text) { run.texts.push_back(text); }},
       {"--token-ids", "", "N,N,...", "a prompt as token ids; may be repeated",
        [&](const std::string& text) { run.token_ids.push_back(parse_token_ids(text)); }},
-      {"--stream", "", "", "text as it comes", [&](const std::string&) { run.stream = true; }},
-      {"--json", "", "", "results as JSON; with --stream, a line each token",
+      {"--stream", "", "", "print text as it comes",
+       [&](const std::string&) { run.stream = true; }},
+      {"--json", "", "", "print results as JSON; with --stream, one line per token",
        [&](const std::string&) { run.as_json = true; }},
-      {"--quiet", "-q", "", "on stderr only errors", [&](const std::string&) { run.quiet = true; }},
+      {"--quiet", "-q", "", "report only errors", [&](const std::string&) { run.quiet = true; }},
       {"--help", "-h", "", "show this", [&](const std::string&) { run.help = true; }},
       {"--version", "", "", "show the version", [&](const std::string&) { run.version = true; }},
   };
