@@ -24,7 +24,7 @@ GIB = 1 << 30
 class CheckpointSource(ValidatedConfig):
     """A checkpoint and the way to open it; ``seed`` is that of dummy weights.
 
-    Raises UsageError, with every problem at once, as all configurations do.
+    Raises UsageError, with every problem at once, like all configurations.
 
     >>> CheckpointSource(model="opt-66b", load_format="dummy").seed
     0
@@ -180,8 +180,8 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     def precision(self) -> PrecisionSpec:
         """Return ``precision_for`` the requested ``dtype``, with the default type of the KV cache.
 
-        With quantised weights, a 16-bit cache has no measurable cost in quality and halves the
-        bytes that a step of many rows reads from it.
+        With quantised weights, a 16-bit cache has no measurable cost in quality, and a step of many
+        rows reads half the bytes from it.
         """
         kv_dtype = self.kv_dtype
         if kv_dtype is None and self.own_kernels is not None and self.dtype == "float32":
@@ -206,7 +206,7 @@ class BuildConfig(QuantizationConfig):
     @property
     @override
     def own_kernels(self) -> Kernels | None:
-        """Return None: the canonical graphs are lowered to the target's own operators."""
+        """Return None, because canonical graphs are lowered to the target's own operators."""
         return None
 
     def _other_problems(self) -> Iterator[str]:

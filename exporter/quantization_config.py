@@ -1,4 +1,4 @@
-"""Options of an export and of a build: the target of the engines and the bits of their weights."""
+"""Options of exports and builds: the target of the engines and the precision of their weights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class QuantizationConfig(ValidatedConfig):
 
     @property
     def own_kernels(self) -> Kernels | None:
-        """Return the kernels whose operators the graphs use; None: the target's own."""
+        """Return the kernels whose operators the graphs use; None for the target's own."""
         if self.target != DEFAULT_TARGET or self.kernels == "onnxruntime":
             return None
         return "skipdec" if self.kernels == "skipdec" or find_library() is not None else None
@@ -181,7 +181,7 @@ class QuantizationConfig(ValidatedConfig):
             )
 
     def _block_problems(self, used: tuple[Quantization, ...]) -> Iterator[str]:
-        """Yield the options with which ONNX Runtime would compute the products of blocks."""
+        """Yield the options that skipdec's kernels of block products don't support."""
         size = self.block_size or _default_block_size(used)
         if size not in KERNEL_BLOCK_SIZES:
             yield (
@@ -196,7 +196,7 @@ class QuantizationConfig(ValidatedConfig):
 
 
 def _default_block_size(used: tuple[Quantization, ...]) -> int:
-    """Return 64 where int8 weights are in blocks: activations, too, are scaled by the block."""
+    """Return 64 for int8 in blocks, where activations are scaled per block, too; else 128."""
     return DEFAULT_INT8_BLOCK_SIZE if "int8-block" in used else DEFAULT_BLOCK_SIZE
 
 

@@ -16,7 +16,7 @@ class TensorRtConfig(ValidatedConfig):
     """Options of the targets ``tensorrt`` and ``tensorrt-rtx``.
 
     Sizes are limits of the compiled engines; larger requests need another build. Raises
-    UsageError, with every problem at once, as all configurations do.
+    UsageError, with every problem at once, like all configurations.
     """
 
     max_batch_size: Annotated[int, Option()] = Field(

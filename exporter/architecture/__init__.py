@@ -1,1 +1,1 @@
-"""Model families: their common interface, and what each is."""
+"""Model families: their common interface and their definitions."""

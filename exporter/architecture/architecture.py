@@ -1,8 +1,8 @@
 """The exporter's interface to a model family, and the table of families.
 
-A new family says in a ``decoder.Decoder`` what its layers consist of, reads config.json, and has a
-line in ``ARCHITECTURES``. Its engines are of the kinds in ``engines.manifest``, with hidden states
-[B, S, E] between them and a KV cache [B, N, T, D] per layer.
+A new family reads config.json, describes its layers in a ``decoder.Decoder``, and has a line in
+``ARCHITECTURES``. Its engines are of the kinds in ``engines.manifest``. They exchange hidden states
+[B, S, E], and each layer has a KV cache [B, N, T, D].
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "smollm3": "exporter.architecture.llama.llama:LLAMA",
     "olmo2": "exporter.architecture.llama.llama:LLAMA",
 }
-"""Where each ``Architecture`` is, by the ``model_type`` of Hugging Face's config.json."""
+"""Import path of each ``Architecture``, by the ``model_type`` of Hugging Face's config.json."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def family_config(model: str) -> dict[str, Any] | None:
 
 @cache
 def _published() -> Mapping[str, Mapping[str, Any]]:
-    """Return config.json of published checkpoints by hub id: another's, with changes."""
+    """Return config.json of each published checkpoint by hub id: shared fields and its own ones."""
     table = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
     return {
         name: table["like"][model.pop("like")] | model for name, model in table["models"].items()

@@ -1,8 +1,8 @@
-"""A decoder as data: its norms, positions, products and head, and what follows from them.
+"""A decoder as data: its norms, positions, products and head.
 
-A family says in a ``Decoder`` what its layers consist of. Parameters, signatures, migration sites
-and modules (``decoder_modules``) follow from that alone. Packed products have their own names in
-graphs; ``sources`` are the checkpoint's modules.
+A family describes its layers in a ``Decoder``. Parameters, signatures, migration sites and modules
+(``decoder_modules``) are derived from that alone. Packed products have their own names in graphs;
+``sources`` are the checkpoint's modules.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ EMBEDDING = "embed_tokens"
 POSITIONS = "embed_positions"
 HEAD = HEAD_WEIGHT.removesuffix(".weight")
 FREQUENCIES = "self_attn.inv_freq"
-JOIN_EPSILON = 1e-5  # of the norms of what drafts join
+JOIN_EPSILON = 1e-5  # of the norms of a Join
 
 NormKind = Literal["rms", "layer", "layer without weights"]
 Activation = Literal["relu", "gelu", "gated silu"]
 NormPlace = Literal["before", "of sum", "of added"]
-"""Where a layer's norms are: before attention and feed-forward; of the residual with what these
-add to it (opt-350m); of what they add (OLMo 2)."""
+"""Where a layer applies its norms: before attention and feed-forward; to the sum of the residual
+and their outputs (opt-350m); to their outputs before the sum (OLMo 2)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Norm:
     kind: NormKind = "rms"
 
     def parameters(self, prefix: str) -> tuple[Parameter, ...]:
-        """Return the weight and any bias; without either in the checkpoint, a weight of ones."""
+        """Return the weight and any bias; if the checkpoint has neither, a weight of ones."""
         shape, name = (self.width,), self.name
         if self.kind == "layer without weights":
             return (Parameter(f"{name}.weight", shape, (), keeps_float32=True),)
@@ -60,7 +60,7 @@ class Norm:
         )
 
     def site(self, prefix: str) -> MigrationSite:
-        """Return the site of a product of the norm's outputs."""
+        """Return the site of a product that reads the norm's outputs."""
         if self.kind == "layer without weights":
             return MigrationSite(fixed="the layer norm before it has no weight")
         return MigrationSite(tuple(each.sources[0] for each in self.parameters(prefix)))
@@ -68,7 +68,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Product:
-    """A product, packed of the checkpoint's projections ``sources``, each ``out_sizes`` wide.
+    """A product that packs the checkpoint's projections ``sources``, each ``out_sizes`` wide.
 
     ``factors`` multiply the sources, one each, in float32. ``is_quantized``: it may be quantised.
     """
@@ -114,20 +114,20 @@ class Product:
 
 @dataclass(frozen=True)
 class Join:
-    """A product of states beside each other, each with a norm of its own; only drafts run it."""
+    """A product of concatenated states, each with a norm of its own; only drafts run it."""
 
     norms: tuple[Norm, ...]
     product: Product
 
     @classmethod
     def of(cls, kind: EngineKind, model: ModelSpec) -> Join:
-        """Return what an engine of ``kind`` computes in every family."""
+        """Return the join of an engine of ``kind``, which is the same in every family."""
         width, count = model.hidden_size, NUM_JOINED[kind]
         norms = (Norm(f"norms.{index}", width, JOIN_EPSILON) for index in range(count))
         return cls(tuple(norms), Product("product", count * width, (width,), ("product",)))
 
     def parameters(self, prefix: str) -> tuple[Parameter, ...]:
-        """Return the weights, of a draft layer's file."""
+        """Return the weights, which are in a draft layer's file."""
         parts: tuple[Norm | Product, ...] = (*self.norms, self.product)
         return tuple(each for part in parts for each in part.parameters(prefix))
 
@@ -144,7 +144,7 @@ class Rotation:
     still_layers: frozenset[int] = frozenset()
 
     def parameter(self, layer_index: int) -> Parameter:
-        """Return the frequencies of a layer, which no checkpoint has to hold."""
+        """Return the frequencies of a layer, which checkpoints need not contain."""
         shape, is_still = (len(self.frequencies),), layer_index in self.still_layers
         values = (0.0,) * len(self.frequencies) if is_still else self.frequencies
         return Parameter(FREQUENCIES, shape, (), keeps_float32=True, values=values)
@@ -160,11 +160,12 @@ class PositionTable:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder; ``prefix`` precedes the names of the checkpoint's tensors but for an untied head.
+    """A decoder; ``prefix`` precedes the names of all checkpoint tensors except an untied head.
 
-    ``norms`` belong to attention and feed-forward, whose products are ``feed_forward``.
-    ``head_norms``: RMS norms of queries and keys, of each head or (``norms_whole``) of all heads
-    together. ``buffers``: what checkpoints may have beside parameters.
+    ``norms`` are those of attention and feed-forward; the products of the latter are
+    ``feed_forward``. ``head_norms``: RMS norms of queries and keys, over each head or
+    (``norms_whole``) over all heads together. ``buffers``: tensors that a checkpoint may contain
+    in addition to parameters.
     """
 
     model: ModelSpec
@@ -233,9 +234,10 @@ class Decoder:
     def sites(self, kind: EngineKind, layer_index: int | None) -> dict[str, MigrationSite]:
         """Return the site of each quantised product, by the name of its weight.
 
-        A factor of a product's inputs is absorbed by what produces them: by the norm before it; for
-        attention's output, linear in V, by V's channels; behind SiLU(gate) · up by up's; behind
-        ReLU, which keeps positive factors, by those of the product before it.
+        A factor of a product's inputs is absorbed by the tensors that produce them: usually by the
+        norm before the product. The input of the output projection is linear in V, so V's channels
+        absorb it; after SiLU(gate) · up, up's do. ReLU commutes with positive factors, so after it
+        the product before it absorbs them.
         """
         if kind is EngineKind.EMBED or kind in NUM_JOINED:
             return {}

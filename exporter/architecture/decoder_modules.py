@@ -1,7 +1,7 @@
 """The engines of a ``Decoder`` as small torch modules; shapes as in ``TensorRole``.
 
-Parts are registered, and looked up when called, by the paths that the ``Decoder`` names, so that a
-product may be replaced (``nn.Module.set_submodule``).
+Parts are registered under the paths that the ``Decoder`` names and looked up by them at each call,
+so that a product may be replaced (``nn.Module.set_submodule``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .modules import CachedAttention, Candidates, Projection, Table, cached_atte
 
 
 def _gated_silu(states: Tensor) -> Tensor:
-    """Return ``SiLU(gate) · up`` (SwiGLU, arXiv 2002.05202) of both in one product."""
+    """Return ``SiLU(gate) · up`` (SwiGLU, arXiv 2002.05202) from one tensor that holds both."""
     gate, up = states.chunk(2, dim=-1)
     return F.silu(gate) * up
 
@@ -33,10 +33,10 @@ _ACTIVATIONS: Mapping[data.Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Norm(nn.Module):
-    """A normalisation in float32, including its parameters, for inputs of any dtype.
+    """An RMS norm (arXiv 1910.07467) or layer norm for inputs of any dtype.
 
-    Of the root mean square (arXiv 1910.07467), or a layer's; one without weights has ones, because
-    the ONNX operator requires them.
+    It computes in float32, which its parameters are, too. A norm without weights has weights of 1,
+    because the ONNX operator requires them.
     """
 
     def __init__(self, norm: data.Norm) -> None:
@@ -58,10 +58,10 @@ class Norm(nn.Module):
 
 
 class _Engine(nn.Module):
-    """A module of parts with dotted paths."""
+    """A module whose parts have dotted paths."""
 
     def _add(self, part: data.Norm | data.Product | None, dtype: torch.dtype) -> str | None:
-        """Create a part and return its path; None for None."""
+        """Create a part and return its path; return None if there is no part."""
         if part is None:
             return None
         owner, name = self._owner(part.name)
@@ -74,14 +74,14 @@ class _Engine(nn.Module):
         return part.name
 
     def _owner(self, path: str) -> tuple[nn.Module, str]:
-        """Return the module that has the last part of ``path``, created if need be."""
+        """Return the parent module of ``path``, created if it is missing, and the last name."""
         outer, _, name = path.rpartition(".")
         if outer and not hasattr(self, outer):
             self.add_module(outer, nn.Module())
         return self.get_submodule(outer), name
 
     def _run(self, path: str | None, inputs: Tensor) -> Tensor:
-        """Call a part; without one, return ``inputs``."""
+        """Call the part at ``path``; if there is none, return ``inputs``."""
         if path is None:
             return inputs
         outputs: Tensor = self.get_submodule(path)(inputs)
@@ -91,7 +91,7 @@ class _Engine(nn.Module):
 class DecoderEmbedding(_Engine):
     """Token embedding, projected to the hidden size if it is narrower, plus any learned position.
 
-    Where layers rotate, it takes no positions.
+    With rotary positions, it takes no position_ids.
     """
 
     def __init__(self, decoder: data.Decoder, dtype: torch.dtype) -> None:
@@ -117,8 +117,9 @@ class DecoderEmbedding(_Engine):
 class DecoderLayer(_Engine):
     """Attention over a cache, with queries, keys and values in one product, and feed-forward.
 
-    Where it rotates, the operator RotaryEmbedding (opset 23) turns the first R elements of a head,
-    halves against each other, and the cache has rotated keys. Angles are computed in float32.
+    With rotary positions, the operator RotaryEmbedding (opset 23) rotates the first R elements of
+    each head, element i with element i + R/2, and the cache holds rotated keys. Angles are computed
+    in float32.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class DecoderLayer(_Engine):
     def _add_to(
         self, residual: Tensor, function: Callable[[Tensor], Tensor], norm: str | None
     ) -> Tensor:
-        """Add ``function`` of the residual [B, S, E] to it, with a norm in the layer's place."""
+        """Add ``function`` of the residual [B, S, E] to it, with a norm where the family has it."""
         match self.norm_place:
             case "before":
                 return residual + function(self._run(norm, residual))
@@ -181,7 +182,7 @@ class DecoderLayer(_Engine):
                 return residual + self._run(norm, function(residual))
 
     def _heads(self, states: Tensor, position_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Map [B, S, E] to query [B, N, S, D], and key and value [B, M, S, D], as attended to."""
+        """Map [B, S, E] to query [B, N, S, D], and key and value [B, M, S, D], for attention."""
         packed: Any = self._run(self.qkv, states)  # [B, S, (N + 2M) D]
         is_rotated = self.rotary_dim > 0  # where heads may share keys; else all three are equal
         query, key, value = packed.split(self.sizes, -1) if is_rotated else packed.chunk(3, -1)
@@ -227,7 +228,7 @@ class DecoderLayer(_Engine):
 
 
 class DecoderHead(_Engine):
-    """Any final norm and projection, and the vocabulary product of selected rows."""
+    """The final norm and projection, if any, and the vocabulary product of selected rows."""
 
     def __init__(self, decoder: data.Decoder, dtype: torch.dtype) -> None:
         super().__init__()
@@ -243,7 +244,7 @@ class DecoderHead(_Engine):
 
 
 class DecoderJoin(_Engine):
-    """A product of several states, each normalised by its own root mean square."""
+    """A product of several states, each normalised by its own RMS norm."""
 
     def __init__(self, join: data.Join, dtype: torch.dtype) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from ...runtime.tokens.sampling import SamplingParams
 from .architecture import ARCHITECTURES, family_architecture
 
 DEFAULT_MAX_SEQ_LEN = 8192
-"""Longest text of a bundle unless --max-seq-len is given: each row may reserve memory for all."""
+"""Longest text of a bundle by default, since each row may reserve memory for all positions."""
 
 _FLOAT32 = np.finfo(np.float32)  # the type in which engines compute
 _LEAST, _MOST = float(_FLOAT32.smallest_normal), float(_FLOAT32.max)
@@ -28,11 +28,11 @@ def model_spec(
 ) -> ModelSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
-    ``max_seq_len`` defaults to ``max_position_embeddings``. The tokens that end a text are those of
-    ``generation_config`` (the content of generation_config.json), as in transformers; without any
-    there, those of ``config``. Its sampling parameters become the bundle's defaults. Raises
-    UnsupportedModelError, with all reasons at once, for an unknown family or features that the
-    family does not support.
+    ``max_seq_len`` defaults to ``max_position_embeddings``. As in transformers, the tokens that end
+    a text are those of ``generation_config`` (the content of generation_config.json) or, if it has
+    none, those of ``config``. The sampling parameters of ``generation_config`` become the bundle's
+    defaults. Raises UnsupportedModelError, with all reasons at once, for an unknown family or
+    features that the family does not support.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
@@ -53,7 +53,7 @@ def model_spec(
 
 
 def _sampling_defaults(generation_config: Mapping[str, Any], name: str) -> SamplingDefaults:
-    """Return the recommended sampling parameters, as vLLM reads them: ``do_sample`` aside.
+    """Return the recommended sampling parameters; like vLLM, ignore ``do_sample``.
 
     Raises UnsupportedModelError, naming the file, for values that SamplingParams refuses.
     """
@@ -70,7 +70,7 @@ def _in_generation_config(name: str, problems: Iterable[str]) -> UnsupportedMode
     return UnsupportedModelError(name, *(f"generation_config.json: {each}" for each in problems))
 
 
-# Fields of structures that no engine here computes, and what they mean.
+# Fields of structures that skipdec does not support, and what they mean.
 _FOREIGN_FIELDS: Mapping[str, tuple[str, ...]] = {
     "it is a model of several modalities; text models alone are supported": (
         "text_config",
@@ -98,7 +98,7 @@ _FOREIGN_FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def _reasons(config: Mapping[str, Any]) -> list[str]:
-    """Return why the structure of an unknown family is beyond the exporter, if fields tell."""
+    """Return why the exporter can't support the structure of an unknown family, if fields say."""
     return [
         f"{reason} ({', '.join(found)})"
         for reason, fields in _FOREIGN_FIELDS.items()
@@ -131,8 +131,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 class ConfigReader:
     """Reads the fields of a config.json one by one and collects their problems.
 
-    A bad field is read as its default; ``problems`` has a sentence on each. ``prefix`` precedes the
-    names of fields there, for an object inside a config.json.
+    A bad field is read as its default, and ``problems`` gets a sentence about it. ``prefix``
+    precedes the names of fields in these sentences, for an object inside a config.json.
     """
 
     def __init__(self, config: Mapping[str, Any], prefix: str = "") -> None:
@@ -161,7 +161,7 @@ class ConfigReader:
         return float(value)
 
     def required(self, key: str) -> float:
-        """Return a number above 0 within float32's range, which must be there."""
+        """Return a required number above 0 within float32's range."""
         if self.config.get(key) is None:
             self.problems.append(f"{self.prefix}{key} is missing; set it in config.json")
         return self.number(key, 1.0)
@@ -175,18 +175,18 @@ class ConfigReader:
         return value
 
     def token_id(self, key: str, default: int | None, vocab_size: int) -> int | None:
-        """Return a vocabulary id; None for null; if missing, ``default`` when it is valid.
+        """Return a vocabulary id; None for null; ``default``, if valid, for a missing field.
 
-        Of a list, as instruct models have for the end of a text, it is the first.
+        For a list, which instruct models have for the end of a text, return its first id.
         """
         if key not in self.config:
             return default if default is not None and default < vocab_size else None
         return next(iter(self.token_ids(key, vocab_size)), None)
 
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
-        """Return a field's distinct vocabulary ids, one or a list of them; () if there is none.
+        """Return the distinct vocabulary ids of a field that holds one or a list; () if none.
 
-        Old configurations have -1 for none.
+        Old configurations write -1 for no token.
         """
         value = self.config.get(key)
         ids = value if isinstance(value, list) else [] if value in (None, -1) else [value]
@@ -236,7 +236,7 @@ class ConfigReader:
     def length(
         self, max_seq_len: int | None, positions: int, limits: Mapping[str, int | None]
     ) -> int:
-        """Return the bundle's longest text: ``max_seq_len``, else what all limits allow.
+        """Return the length of the bundle's longest text: ``max_seq_len``, else what limits allow.
 
         Without ``max_seq_len`` it is at most DEFAULT_MAX_SEQ_LEN. ``limits`` maps the reason of
         each limit to the longest text that it allows, or None.

@@ -1,7 +1,7 @@
 """Torch modules shared by all families, and functions that create and call engine modules.
 
-The modules are traced (graphs/trace.py), and engines are verified against them. Weights are
-``torch.empty`` parameters of shape [in, out], which tracing never touches, so they take no memory.
+The exporter traces the modules (graphs/trace.py) and verifies engines against them. Weights are
+``torch.empty`` parameters of shape [in, out]. Tracing never touches them, so they take no memory.
 The arguments of a module's ``forward`` are named after their roles (``engines.manifest.TensorRole``
 has their shapes) and ordered as in the family's signature.
 """
@@ -92,7 +92,7 @@ class Candidates(nn.Module):
 
 
 def call_by_role(module: nn.Module, tensors: Mapping[TensorRole, Tensor]) -> tuple[Tensor, ...]:
-    """Call ``module`` with the ``tensors`` that it takes; return its outputs in order."""
+    """Call ``module`` with those of ``tensors`` that it takes; return its outputs in order."""
     wanted = inspect.signature(module.forward).parameters
     outputs = module(*(tensors[TensorRole(name)] for name in wanted))
     return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,6 +1,6 @@
 """OPT as a decoder, and its structure, read from Hugging Face's config.json.
 
-Checkpoints of Galactica have the model type OPT, too.
+Galactica's checkpoints have the model type OPT, too.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def decoder(model: ModelSpec) -> Decoder:
         final_norm=norm("final_layer_norm") if spec.final_layer_norm else None,
         project_in=projection("project_in", width, size),
         project_out=projection("project_out", size, width),
-        buffers=(f"{_PREFIX}version",),  # of old fairseq conversions
+        buffers=(f"{_PREFIX}version",),  # in old fairseq conversions
     )
 
 

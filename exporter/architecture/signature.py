@@ -39,8 +39,8 @@ def decoder_signature(
     """Return the signature of a conventional decoder family.
 
     ``dtype`` is that of hidden states and KV cache. ``rotates``: position_ids are inputs of the
-    layers, as rotary embeddings require, and not of the embedding: TensorRT refuses graphs with
-    unused inputs.
+    layers, as rotary embeddings require, and not of the embedding, because TensorRT refuses graphs
+    with unused inputs.
     """
     positions = (tensor_spec(TensorRole.POSITION_IDS, "int64", "B", "S"),)
     role = TensorRole

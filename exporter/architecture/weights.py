@@ -20,7 +20,7 @@ from ...engines.memory import Array
 
 
 class TensorReader(Protocol):
-    """The part of a checkpoint reader that parameters use."""
+    """The part of CheckpointReader that parameters use."""
 
     def read(self, name: str) -> Array:
         """Return the tensor ``name`` as stored: float16 or float32, memory-mapped or new."""
@@ -35,9 +35,9 @@ class Parameter:
     sources are packed along ``out``, each ``out_sizes`` wide (empty: equal sizes). A parameter
     without sources consists of ``values``, float32 in C order, or of ones. A norm's parameters stay
     float32 in a float16 engine (``keeps_float32``). ``is_product``: the weight of a product that
-    may be quantised. ``is_table``: each token reads one row. ``factors`` multiply the sources, one
-    each, in float32; empty: none does. ``is_gated``: a product whose first half of columns is the
-    gate of the other half; the graph computes SiLU(gate) · other from its result.
+    may be quantised. ``is_table``: each token reads one row. ``factors`` (optional) multiply the
+    sources, one each, in float32. ``is_gated``: the first half of the product's columns is the gate
+    of the second half; the graph computes SiLU(gate) · other from its result.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Parameter:
     def float_dtype(self, precision: PrecisionSpec, float32_activations: bool) -> FloatType:
         """Return the type of the unquantised parameter in an engine of ``precision``.
 
-        ``float32_activations``: vectors are float32 like the activations they are added to.
+        ``float32_activations``: vectors are float32, like the activations to which they are added.
         """
         is_vector = len(self.shape) == 1
         wide = self.keeps_float32 or (is_vector and float32_activations)

@@ -1,1 +1,1 @@
-"""Engine files: building, compiling, and reuse by content."""
+"""Building and compiling engine files, and reusing them by content."""

@@ -1,4 +1,4 @@
-"""Reader for canonical engines, from which others are built; needs no torch."""
+"""Reader of canonical engines, from which others are built; needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing of an engine: binds weights to a lowered graph, as external data per tensor."""
+"""Writing of an engine: binds each weight to a lowered graph as external data."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def build_engine(
     """Write ``engines/<target>/<engine>.onnx`` and ``.weights`` under ``directory``.
 
     ``graph`` is the canonical graph of ``trace_engine``, which is not changed. Files of the same
-    name are replaced, never overwritten. ``is_draft``: only drafts run it; the parameters of a
-    layer are called as those of ``layer_index`` then. Both are on disk (fsync) on return. Peak
+    name are replaced, never overwritten; both are on disk (fsync) on return. ``is_draft``: only
+    drafts run the engine; a draft layer's parameters have the names of layer ``layer_index``. Peak
     memory is about one weight and, if it is quantised, its quantised copy.
 
     Raises CheckpointError for weights that ``precision`` can't hold, and VerificationError if the
@@ -101,7 +101,7 @@ def write_engine(
     *,
     is_draft: bool = False,
 ) -> BuiltEngine:
-    """Write a lowered graph and each parameter's ``tensors``, by name; see ``build_engine``."""
+    """Write a lowered graph and each parameter's ``tensors`` by name; see ``build_engine``."""
     name = engine_name(kind, layer_index, is_draft=is_draft)
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def write_engine(
 def write_narrow_head(
     head: BuiltEngine, model: ModelSpec, precision: PrecisionSpec, form: str, tokens: int
 ) -> BuiltEngine:
-    """Write the graph of the first ``tokens`` of the vocabulary beside that of ``head``.
+    """Write a graph for the first ``tokens`` of the vocabulary beside that of ``head``.
 
     Its only file is the graph, which refers to the head's weights. It is on disk (fsync) on return.
     """
@@ -167,12 +167,12 @@ def _with_graph(
 
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:
-    """Write one parameter's tensors and bind the graph's initialisers; return the bytes."""
+    """Write one parameter's tensors, bind the graph's initialisers; return the size in bytes."""
     return store_tensors(encoded(name, array, lowered), lowered, weights)
 
 
 def encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
-    """Return the tensors that the graph has for one parameter; raises NotFiniteError."""
+    """Return the graph's tensors of one parameter. Raises NotFiniteError."""
     if name not in lowered.quantizers:
         stored = lowered.graph.graph.initializers[name].dtype
         assert stored is not None, name
@@ -185,7 +185,7 @@ def encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]
 def store_tensors(
     tensors: Mapping[str, Array], lowered: LoweredEngine, weights: WeightsFile
 ) -> int:
-    """Write tensors and bind the initialisers of their names to them; return the bytes."""
+    """Write tensors and bind the initialisers of their names; return the size in bytes."""
     stored_bytes = 0
     for tensor_name, tensor in tensors.items():
         value = lowered.graph.graph.initializers[tensor_name]
@@ -226,7 +226,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Extent:
-    """The place of a tensor in its file, in bytes."""
+    """The offset and length of a tensor in its file, in bytes."""
 
     offset: int
     length: int
@@ -234,10 +234,10 @@ class Extent:
 
 @dataclass
 class WeightsFile:
-    """Writes tensors to aligned offsets of a new file and hashes them meanwhile.
+    """Writes tensors to aligned offsets of a new file and hashes them on the way.
 
     A context manager; on a normal exit the file is on disk (fsync), and ``size`` and ``sha256``
-    are final. An older file of that name is unlinked, not overwritten, since a process may have
+    are final. An older file of that name is unlinked, not overwritten, because a process may have
     mapped it.
     """
 
@@ -290,11 +290,11 @@ def _packed(array: Array) -> Array:
     return packed
 
 
-_BLOCK_BYTES = 1 << 24  # examined at a time
+_BLOCK_BYTES = 1 << 24  # per block of rows
 
 
 def row_blocks(array: Array) -> Iterator[Array]:
-    """Yield consecutive rows of ``array``, some megabytes at a time."""
+    """Yield consecutive rows of ``array`` in blocks of up to 16 MiB, or a single larger row."""
     rows = array.shape[0]
     step = max(1, _BLOCK_BYTES * rows // max(1, array.nbytes))
     for start in range(0, rows, step):
@@ -304,12 +304,12 @@ def row_blocks(array: Array) -> Iterator[Array]:
 def require_range(array: Array, dtype: DTypeLike) -> None:
     """Raise NotFiniteError if a value is NaN, infinite, or too large for ``dtype``."""
     for block in row_blocks(np.atleast_1d(array)):
-        with np.errstate(over="ignore"):  # which `finite` refuses
+        with np.errstate(over="ignore"):  # `finite` refuses the result
             finite(np.array([block.max(), block.min()]).astype(dtype))
 
 
 def weight_error(parameter: Parameter, reader: TensorReader, dtype: FloatType) -> CheckpointError:
-    """Return the error that names the tensors of ``parameter`` which ``dtype`` can't hold."""
+    """Return an error that names the tensors of ``parameter`` that ``dtype`` can't hold."""
     factors = parameter.factors or (1.0,) * len(parameter.sources)
     peaks = {
         name: abs(factor) * _peak(reader.read(name))

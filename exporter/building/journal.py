@@ -1,4 +1,4 @@
-"""A journal of finished engines for resuming an interrupted run, keyed by content."""
+"""A journal of finished engines, keyed by content, for resuming an interrupted run."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ _PACKAGE = Path(__file__).resolve().parents[2]  # in a checkout, the repository
 
 COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
 TOOLS = (*COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
-_OF_REQUESTS = {"end_token_ids", "sampling_defaults"}  # facts of a model that no engine holds
-_ALSO_FROM = {"onnxruntime": "onnxruntime-gpu"}  # the same module, by another distribution
+_GENERATION_FIELDS = {
+    "end_token_ids",
+    "sampling_defaults",
+}  # facts of a model that don't affect engines
+_ALSO_FROM = {"onnxruntime": "onnxruntime-gpu"}  # the same module from another distribution
 
 
 class Journal:
@@ -73,7 +76,7 @@ class Journal:
         """Record that ``built``, an engine or one of its plans, is on disk."""
         document = {"key": key, "engine": built.model_dump(mode="json")}
         with self._lock, naming_file(self._path), self._path.open("a") as file:
-            # A line that a killed run cut short ends here.
+            # The leading newline ends a line that a killed run cut short.
             file.write("\n" + json.dumps(document | {"digest": json_digest(document)}))
             file.flush()
             os.fsync(file.fileno())
@@ -90,7 +93,7 @@ class Journal:
                 found = document["engine"] | {"directory": self._directory}
                 yield str(document["key"]), BuiltEngine.model_validate(found)
             except (CheckpointError, ValueError, LookupError, TypeError, AttributeError):
-                continue  # the engine is built again
+                continue  # the engine will be built again
 
     def _is_intact(self, record: FileRecord) -> bool:
         path = self._directory / record.path
@@ -102,7 +105,7 @@ class Journal:
 
 
 def tool_versions(tools: Sequence[str] = TOOLS) -> dict[str, str]:
-    """Return the versions of ``tools``: of all that affect the bytes of an ONNX engine."""
+    """Return the versions of ``tools``, by default all that affect the bytes of an ONNX engine."""
     return {tool: _version(tool) for tool in tools}
 
 
@@ -123,7 +126,7 @@ def engine_code() -> list[Path]:
 
 @cache
 def _code_digest() -> str:
-    """Return the SHA-256 of the source: engines built by other code are not reused."""
+    """Return the SHA-256 of the source, so that engines built by other code are not reused."""
     digest = hashlib.sha256()
     for path in engine_code():
         name = path.relative_to(_PACKAGE).as_posix()
@@ -147,10 +150,10 @@ def content_key(
     reader: CheckpointReader,
     factors: Factors,
 ) -> str:
-    """Return a hash that changes whenever the engine's files would.
+    """Return a hash that changes whenever the engine's files would change.
 
-    Reads each of the engine's tensors once to hash it. ``canonical_digest`` is that of the traced
-    graph, which all layers share; ``factors`` migrate the engine's weights.
+    Reads each of the engine's tensors once to hash it. ``canonical_digest`` is the digest of the
+    traced graph, which all layers share; ``factors`` migrate the engine's weights.
     """
     sources = {source for parameter in parameters for source in parameter.sources}
     return json_digest(
@@ -159,7 +162,7 @@ def content_key(
             "target": target,
             "graph": canonical_digest,
             "tensors": {source: reader.content_id(source) for source in sources},
-            "model": model.model_dump(mode="json", exclude=_OF_REQUESTS),
+            "model": model.model_dump(mode="json", exclude=_GENERATION_FIELDS),
             "precision": precision.model_dump(mode="json"),
             "factors": dict(factors),
             "tools": tool_versions(),
@@ -171,7 +174,7 @@ def content_key(
 def plan_key(
     path: str, source: tuple[FileRecord, ...], tensorrt: TensorRtOptions, capacity: int | None
 ) -> str:
-    """Return a hash that changes whenever the plan at ``path``, for one KV capacity, would.
+    """Return a hash that changes whenever the plan at ``path``, for one KV capacity, would change.
 
     ``source`` are the files of its canonical engine. Kernel timings, which may vary between builds,
     are not included.

@@ -27,7 +27,7 @@ from .journal import Journal, plan_key
 from .tensorrt_options import TensorRtOptions
 
 OnPlanProgress = Callable[[str, str, int, int], None]
-"""Called with a plan's name (``layer_007.t256``), the builder's phase, the step and the total."""
+"""Takes a plan's name (``layer_007.t256``), the builder's phase, the step and the total."""
 
 _QUANTIZED_WEIGHTS = "quantized.weights"
 
@@ -110,7 +110,7 @@ class PlanCompiler:
     def _bound(
         self, source: CanonicalGraph, lowered: LoweredEngine, spec: EngineSpec
     ) -> Iterator[Path]:
-        """Give the lowered graph its weights; yield a path beside the weights files.
+        """Provide the weights of the lowered graph; yield a path in the directory that has them.
 
         Float weights are linked; quantised ones are written to a temporary file, deleted once the
         engine is built.
@@ -180,7 +180,7 @@ def _plans(spec: EngineSpec) -> tuple[tuple[str, int | None], ...]:
 
 
 def _tensor_bytes(value: ir.Value) -> int:
-    """Return the bytes of an initialiser, with or without data; int4 takes half a byte each."""
+    """Return the size of an initialiser, with or without data; int4 takes half a byte each."""
     assert value.dtype is not None, value.name
     assert value.shape is not None, value.name
     bits = math.prod(int(size) for size in value.shape.numpy()) * value.dtype.bitwidth

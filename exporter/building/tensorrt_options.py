@@ -1,4 +1,4 @@
-"""Resolution and checking of all options with which TensorRT compiles engines.
+"""Resolves and checks all options with which TensorRT compiles engines. Example:
 
 opt-1.3b (max_seq_len 2048), max_batch_size 64, max_prompt_len 256
 kv_buckets 256, 1024, 2048; max_prefill_rows 2048 // 256 = 8
@@ -30,8 +30,8 @@ from ..quantization_config import QuantizationConfig
 
 _SMALLEST_BUCKET = 256  # positions
 _BUCKET_STEP = 4
-_PREFILL_TOKENS = 2048  # B * S of a prefill call, unless a single row is longer
-_SCORED_ROWS = 64  # logits rows that the head returns at once, unless there are more rows
+_PREFILL_TOKENS = 2048  # B * S of a prefill call unless a single row is longer
+_SCORED_ROWS = 64  # logits rows that the head returns at once, unless prefill has more rows
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class TensorRtOptions:
     ) -> tuple[Profile, ...]:
         """Return the optimisation profiles of one plan: decode and prefill; one for candidates.
 
-        The optimum of every dimension is its maximum: kernels are chosen for full batches and
-        whole prompts.
+        The optimum of every dimension is its maximum, so that kernels are chosen for full batches
+        and whole prompts.
         """
         build = self.build
         rows, prefill_rows = build.max_batch_size, build.max_prefill_rows
@@ -88,8 +88,8 @@ def resolve_options(
 ) -> TensorRtOptions:
     """Resolve the options in ``config`` for engines of ``model`` and this machine.
 
-    Raises one error with every problem: sizes that do not fit the model (UsageError), a model that
-    TensorRT has no kernels for, ranges that can't be read or do not fit, a missing library
+    Raises one error with every problem: sizes that do not fit the model (UsageError), a model for
+    which TensorRT has no kernels, ranges that can't be read or do not fit, a missing library
     (MissingExtraError), and a machine that can't build with these options
     (EnvironmentMismatchError, with alternatives).
     """
@@ -138,7 +138,7 @@ def resolve_options(
 def default_kv_buckets(max_seq_len: int) -> tuple[int, ...]:
     """Return 256, 1024, 4096 ... below ``max_seq_len``, then ``max_seq_len``.
 
-    Each bucket needs its own plan, so there are few; attention reads at most four times the
+    Each bucket needs its own plan, so there are few. Attention reads at most four times the
     positions that a request needs.
 
     >>> default_kv_buckets(2048), default_kv_buckets(100)

@@ -27,7 +27,7 @@ _ADDITIONAL_NAMES = (_ADDITIONAL, "extra_special_tokens")  # in transformers 4, 
 
 @dataclass(frozen=True)
 class CheckpointChat:
-    """A chat template's content, UTF-8, and what a manifest says of it."""
+    """A chat template's content, UTF-8, and its description in a manifest."""
 
     content: bytes
     described: ChatFile
@@ -36,10 +36,10 @@ class CheckpointChat:
 def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> CheckpointChat | None:
     """Return the chat template of the checkpoint in ``directory``; None if it has none.
 
-    It is the file chat_template.jinja, else the text ``chat_template`` of tokenizer_config.json,
-    else that of chat_template.json. Of several named templates it is the one called "default".
-    Raises CheckpointError for a file that can't be read, and a template that is too long or can't
-    render a chat.
+    The template is the file chat_template.jinja, else the text ``chat_template`` of
+    tokenizer_config.json, else that of chat_template.json. Of several named templates, the one
+    called "default" is used. Raises CheckpointError for a file that can't be read, and for a
+    template that is too long or can't render a chat.
     """
     found = _template(directory)
     if found is None:
@@ -66,11 +66,11 @@ def _chat_template(chat: CheckpointChat, tokenizer: Tokenizer, subject: str) -> 
 def transformers_warnings(
     directory: Path, tokenizer: Tokenizer, chat: CheckpointChat | None
 ) -> list[str]:
-    """Return warnings if transformers makes other tokens of texts, or of chats by ``chat``.
+    """Return warnings if transformers encodes texts, or chats rendered by ``chat``, differently.
 
     ``tokenizer`` has that template. transformers' ``apply_chat_template`` would run it without
-    limits. So what goes into it is compared, and what its tokenizer makes of the rendered text.
-    Texts of a tokenizer that transformers has converted are not compared with it again.
+    limits, so only its inputs and the tokens of the rendered text are compared. If transformers
+    itself converted the tokenizer, texts are not compared.
     """
     is_own = (directory / "tokenizer.json").is_file()
     made = None if tokenizer.chat is None else tokenizer.chat.encode(SAMPLE)
@@ -90,7 +90,7 @@ def transformers_warnings(
 def _chat_warning(
     tokenizer: Tokenizer, chat: CheckpointChat, own_ids: list[int], theirs: ReadByTransformers
 ) -> str | None:
-    """Return a warning if transformers makes other tokens of the chat, the last text it got."""
+    """Return a warning if transformers encodes the chat, the last of its texts, differently."""
     assert tokenizer.chat is not None
     subject = "a chat becomes other tokens than by transformers' apply_chat_template:"
     remedy = "if that is wrong, correct tokenizer_config.json"
@@ -105,9 +105,9 @@ def _chat_warning(
 
 
 def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> Tokenizer:
-    """Return a checkpoint's tokenizer as the runtime reads it, with its chat template.
+    """Return a checkpoint's tokenizer and chat template as the runtime reads them.
 
-    ``document`` holds tokenizer.json. Raises BundleError for one that is damaged.
+    ``document`` is the content of tokenizer.json. Raises BundleError if it is damaged.
     """
     tokenizer = Tokenizer.parse(document, f"tokenizer of {name}")
     if chat is not None:
@@ -116,7 +116,7 @@ def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> 
 
 
 def template_file(directory: Path) -> Path | None:
-    """Return the file that has the chat template of the checkpoint in ``directory``, if any."""
+    """Return the file that contains the chat template of the checkpoint, if any."""
     found = _template(directory)
     return None if found is None else found[0]
 
@@ -153,10 +153,10 @@ def _template(directory: Path) -> tuple[Path, str] | None:
 def _special_tokens(
     directory: Path, model: ModelSpec, tokenizer: Tokenizer
 ) -> dict[str, str | list[str]]:
-    """Return the special tokens by the names that templates know them by.
+    """Return the special tokens by their names in templates.
 
-    They are those of the tokenizer's configuration; without a word on them there, the tokens that
-    begin and end a text are those of the model.
+    They come from the tokenizer's configuration. If it does not mention the tokens that begin and
+    end a text, these are the model's.
     """
     ids = {"bos_token": model.bos_token_id, "eos_token": model.eos_token_id}
     tokens: dict[str, str | list[str]] = {
@@ -164,7 +164,7 @@ def _special_tokens(
         for name, token_id in ids.items()
         if token_id is not None and tokenizer.is_token(token_id)
     }
-    for file in reversed(TOKEN_FILES):  # the first has the last word
+    for file in reversed(TOKEN_FILES):  # the first file takes precedence
         path = directory / file
         config = read_object(path, CheckpointError) if path.is_file() else {}
         for name in _TOKEN_NAMES:

@@ -1,4 +1,4 @@
-"""A checkpoint: its model's structure, its tensors, tokenizer, schedule and prompt template."""
+"""Opening of a checkpoint: structure, tensors, tokenizer, schedule and prompt template."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
 from .tokenizer import byte_level_tokenizer, read_tokenizer, with_tokenizer_end
 
-_VALUE_HEAD = "v_head."  # of TRL's models, for reinforcement learning; texts don't depend on it
+_VALUE_HEAD = "v_head."  # TRL's value head for reinforcement learning, unused in generation
 _EARLY_EXIT_NAME = "layerskip-"  # of facebook/layerskip-llama3.2-1B, whose config is any LLaMA's
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
 _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]] = {
@@ -37,10 +37,10 @@ _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint; each of ``warnings`` is a sentence for the user.
+    """An opened checkpoint; ``warnings`` are sentences for the user.
 
-    ``directory``: None for a published architecture with random weights. ``exits_early``: the model
-    was trained to exit after any layer, through the final norm and head (LayerSkip, arXiv
+    ``directory`` is None for a published architecture with random weights. ``exits_early``: the
+    model was trained to exit after any layer through the final norm and head (LayerSkip, arXiv
     2404.16710), so that it can run its lowest layers alone (placement ``bottom``).
     """
 
@@ -66,12 +66,12 @@ class Checkpoint:
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of all tensors, which are read once; file format and sharding don't matter."""
+        """Return the SHA-256 of all tensors, read once; file format and sharding don't matter."""
         ids = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
         return json_digest(ids)
 
     def require_tokenizer(self) -> bytes:
-        """Return tokenizer.json. Raises CheckpointError without one or a token that ends texts."""
+        """Return tokenizer.json. Raises CheckpointError if it or an end of text is missing."""
         missing = []
         if self.tokenizer_json is None:
             missing.append("has no tokenizer files; put tokenizer.json beside the weights")
@@ -83,7 +83,7 @@ class Checkpoint:
         return self.tokenizer_json
 
     def open_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, which the caller closes. Raises as `require_tokenizer`."""
+        """Return the tokenizer, which the caller closes. Raises like `require_tokenizer`."""
         return parse_tokenizer(self.require_tokenizer(), self.chat, self.model.name)
 
     def source(self) -> dict[str, str]:
@@ -160,7 +160,7 @@ def resolve_schedule(
 def read_model(directory: CheckpointDirectory, max_seq_len: int | None = None) -> ModelSpec:
     """Return the structure that config.json and generation_config.json describe.
 
-    Raises CheckpointError for a file that can't be read, and as `model_spec`.
+    Raises CheckpointError for a file that can't be read, and like `model_spec`.
     """
     generation = directory.path / "generation_config.json"
     has_generation = generation.is_file() and generation.stat().st_size > 0  # some are empty
@@ -228,7 +228,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _read_schedule(directory: Path) -> ExitSchedule | None:
-    """Return the exit schedule in a file, plain or as a bundle wraps it, if there is one.
+    """Return the exit schedule in ``directory``, plain or in a bundle's form, if there is one.
 
     Raises CheckpointError, naming the file, for one that is not valid.
     """
@@ -306,7 +306,7 @@ def _canonical(
 
 
 def _with_tied(tensors: dict[str, StoredTensor], model: ModelSpec) -> dict[str, StoredTensor]:
-    """Return the tensors; a tied head that was stored without the embedding takes its name."""
+    """Return the tensors; a tied head stored without the embedding gets the embedding's name."""
     twins = {
         name: twin
         for name, twin in decoder_of(model).spare_tensors.items()
@@ -347,7 +347,7 @@ def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
 
 
 def _common_prefix(names: Set[str], expected: Mapping[str, object]) -> str | None:
-    """Return what precedes the name of every expected tensor among ``names``, if anything does."""
+    """Return the common prefix of the expected tensors among ``names``, if there is one."""
     sample = min(expected)
     found = next((name for name in names if name.endswith(f".{sample}")), None)
     if found is None:

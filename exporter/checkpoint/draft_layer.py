@@ -1,15 +1,15 @@
 """A draft layer as ``skipdec tune --draft-layer`` writes it: two files in a directory.
 
-``draft_layer.safetensors`` has, for states of width E that are read at three depths, and N tokens
-that are scored:
+``draft_layer.safetensors`` has these tensors. States of width E are read at three depths, and N
+tokens are scored:
 
     states.norms.I.weight [E]    states.product.weight [E, 3 E]   make one state of the I = 0, 1, 2
     entry.norms.I.weight [E]     entry.product.weight [E, 2 E]    join I = 0 (embedding), 1 (state)
-    layer.*                      a layer's tensors, called as in the checkpoint behind its number
-    head.*                       the head's tensors, called as there but for a leading "model.",
+    layer.*                      a layer's tensors, named as in the checkpoint after its number
+    head.*                       the head's tensors, named as there without a leading "model.",
                                  with N rows of the vocabulary
 
-``draft_layer.json`` has a `DraftLayerFacts`.
+``draft_layer.json`` contains a `DraftLayerFacts`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DraftedModel(FrozenModel):
 
     @classmethod
     def of(cls, model: ModelSpec, sha256: str) -> DraftedModel:
-        """Describe a model whose tensors have this digest."""
+        """Describe ``model``, whose tensors have the digest ``sha256``."""
         return cls(
             hidden_size=model.hidden_size,
             ffn_dim=_ffn_dim(model),
@@ -84,10 +84,10 @@ class DraftLayerFacts(FrozenModel):
 class TrainedDraftLayer:
     """An opened draft layer; ``reads`` and ``token_ids`` as in `DraftLayerFacts`.
 
-    ``model`` is the drafted model, but for a head that scores these tokens and is not tied, and a
-    layer 0 that rotates if the last one does, as the parameters of the engines are those of
-    `engine_parameters` for it. ``reader`` has their tensors, those of the layer under the names of
-    layer 0.
+    ``model`` is the structure by which `engine_parameters` names the parameters of the draft's
+    engines. It differs from the drafted model in its head, which is untied and scores only these
+    tokens, and in layer 0, which rotates if the last layer does. ``reader`` has their tensors,
+    those of the layer under the names of layer 0.
     """
 
     reads: tuple[int, ...]
@@ -99,8 +99,9 @@ class TrainedDraftLayer:
 def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLayer:
     """Open the draft layer in ``directory`` and check that it belongs to ``checkpoint``.
 
-    Raises UsageError for a directory without one, or one of another model, and CheckpointError for
-    damaged files, with all problems of a file at once. Every tensor of the checkpoint is hashed.
+    Raises UsageError if the directory has no draft layer or one for another model, and
+    CheckpointError for damaged files, with all problems of a file at once. Hashes every tensor of
+    the checkpoint.
     """
     directory = expanded(directory)
     require_regular_files(directory)
@@ -120,7 +121,7 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
         own["rotated_layers"] = rotated[-1] * model.num_layers
     drafted = model.model_copy(update=own)
     tensors = map_safetensors(directory / TENSORS_NAME)
-    # Sizes are compared before weights, which take a pass over the whole checkpoint to hash.
+    # Compare sizes first, because hashing the weights reads the whole checkpoint.
     problems = list(_size_problems(facts, model)) or list(_tensor_problems(tensors, drafted))
     if not problems and facts.model.sha256 != (seen := checkpoint.content):
         problems = [
@@ -135,9 +136,9 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
 
 
 def draft_tensors(model: ModelSpec) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield the tensors of a draft layer's file: name there, name as a source, and shape.
+    """Yield each tensor of a draft layer's file: its name there, its source name, and its shape.
 
-    ``model`` is a `TrainedDraftLayer`'s.
+    ``model`` is that of a `TrainedDraftLayer`.
     """
     prefix = layer_prefix(model)
     for kind in (*NUM_JOINED, EngineKind.LAYER, EngineKind.HEAD):
@@ -153,7 +154,7 @@ def draft_tensors(model: ModelSpec) -> Iterator[tuple[str, str, tuple[int, ...]]
 
 
 def layer_prefix(model: ModelSpec) -> str:
-    """Return what the names of layer 0's tensors begin with, e.g. ``decoder.layers.0.``."""
+    """Return the prefix of the names of layer 0's tensors, e.g. ``decoder.layers.0.``."""
     names = [
         source.split(".")
         for parameter in engine_parameters(EngineKind.LAYER, model, 0)

@@ -1,4 +1,4 @@
-"""The one place where a library's exception about a checkpoint's content becomes our error."""
+"""Conversion of libraries' exceptions about a checkpoint's content into our errors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OWN = (SkipDecError, KeyboardInterrupt, SystemExit, GeneratorExit)
 def library_reads(subject: str, problem: str, remedy: str = "") -> Iterator[None]:
     """Turn whatever a library raises in the ``with`` block into ``CheckpointError(subject, …)``.
 
-    Libraries promise no types for content that they did not expect: transformers raises
-    StrictDataclassError, torch an AssertionError, and tokenizers a pyo3 PanicException, which is no
-    Exception. ``problem`` says what could not be done; the library's own words follow.
+    Libraries don't document what they raise for unexpected content: transformers raises
+    StrictDataclassError, torch an AssertionError, and tokenizers a pyo3 PanicException, which is
+    not an Exception. ``problem`` says what could not be done; the library's own message follows.
 
     >>> with library_reads("model/config.json", "can't be read by transformers"):
     ...     AutoConfig.from_pretrained("model")

@@ -2,8 +2,8 @@
 
 safetensors (https://github.com/huggingface/safetensors): eight bytes with the little-endian length
 of a JSON header, the header (``name -> {dtype, shape, data_offsets}``), the tensors. It is parsed
-here rather than by the safetensors package because numpy has no bfloat16 and because a view of the
-map takes no memory, however large the tensor.
+here rather than by the safetensors package because numpy has no bfloat16, and because a view of the
+mapped file takes no memory, however large the tensor is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Location of a checkpoint's files: a local directory, or a download from the hub."""
+"""Locates a checkpoint's files: in a local directory, or by downloading them from the hub."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WEIGHT_FILES: dict[LoadFormat, tuple[str, ...]] = {
     "dummy": (),
 }
 _SUFFIXES = frozenset({".bin", ".jinja", ".json", ".model", ".safetensors", ".txt"})
-_MORE_TEMPLATES = "additional_chat_templates"  # which transformers reads
+_MORE_TEMPLATES = "additional_chat_templates"  # a directory that transformers reads
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def _directory(name: str, path: Path, revision: str | None = None) -> Checkpoint
 
 
 def require_regular_files(directory: Path) -> None:
-    """Raise CheckpointError with every entry named like a checkpoint's file that is none.
+    """Raise CheckpointError that names every checkpoint file that is not a regular file.
 
-    A pipe would block the libraries that open it, a link to /dev/zero never ends, and what is a
-    directory or a broken link would be taken as absent.
+    A pipe would block the libraries that open it, a link to /dev/zero never ends, and a directory
+    or a broken link would be treated as missing.
     """
     found = (
         (path.name, kind_problem(path))

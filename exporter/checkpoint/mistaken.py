@@ -1,4 +1,4 @@
-"""What a path that is no checkpoint seems to be, and what to do with it."""
+"""Recognises paths that are often mistaken for checkpoints, and says what to do with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADAPTER_NAME = "adapter_config.json"
 def mistaken(path: Path) -> str | None:
     """Return a sentence if ``path`` is a GGUF file, a PEFT adapter, or the like; else None.
 
-    A directory with shards but without their index is one of these, too.
+    This includes a directory that has shards without their index.
     """
     if path.suffix.lower() == ".gguf":
         return (

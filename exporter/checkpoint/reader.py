@@ -1,4 +1,4 @@
-"""Reader interface for a checkpoint's tensors, one at a time, in any file format."""
+"""Interface to read a checkpoint's tensors, one at a time, from any file format."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     {"prompt_template": "{prompt}\\nTL;DR:"}
 
-A tuned model answers worse without its template, so the template is copied from the tuning run to
-the checkpoint and on to the bundle, and the runtime wraps text prompts in it.
+A tuned model answers worse without its template, so tuning saves the template in the checkpoint,
+export copies it to the bundle, and the runtime wraps text prompts in it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_template(directory: Path) -> str | None:
 
 
 def template_files(template: str | None) -> dict[str, bytes]:
-    """Return the file that `read_template` reads, by name; {} for an empty template."""
+    """Return the file that `read_template` reads, by name; {} without a template."""
     if template is None or template == PROMPT_PLACEHOLDER:
         return {}
     content = json.dumps({_KEY: template}, indent=2, ensure_ascii=False)

@@ -32,7 +32,7 @@ _TRANSFORMERS = Limits(seconds=300, memory=8 << 30, wall=900)
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
 TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-"""Files that name special tokens; the first has the last word."""
+"""Files that name special tokens; the first takes precedence."""
 
 TEXT_FILES = (
     *TOKEN_FILES,
@@ -44,16 +44,16 @@ TEXT_FILES = (
     "chat_template.json",
     "generation_config.json",
 )
-"""Files about texts beside tokenizer.json, which checkpoints made of another get unchanged."""
+"""Text-related files besides tokenizer.json, copied unchanged to derived checkpoints."""
 
 
 def read_tokenizer(directory: Path) -> bytes | None:
     """Return the content of tokenizer.json; None if the checkpoint has no tokenizer files.
 
-    For a checkpoint with only ``tokenizer.model``, or ``vocab.json`` and ``merges.txt`` such as the
-    original OPT repositories, transformers converts them and adds the tokens that the model expects
-    around a text. Raises CheckpointError for a file that can't be read, and for a
-    ``tokenizer.model`` without the package that reads it.
+    If there is only ``tokenizer.model``, or ``vocab.json`` and ``merges.txt`` as in the original
+    OPT repositories, transformers converts them and adds the tokens that the model expects around a
+    text. Raises CheckpointError for a file that can't be read, and if the package that reads
+    ``tokenizer.model`` is missing.
     """
     path = directory / "tokenizer.json"
     if path.is_file():
@@ -72,8 +72,8 @@ def read_tokenizer(directory: Path) -> bytes | None:
 def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes) -> ModelSpec:
     """Return ``model`` with the tokenizer's ``eos_token`` among the tokens that end a text.
 
-    The end of turn of a chat model may be named in tokenizer_config.json only (or in the older
-    special_tokens_map.json), beside config.json's end of text. vLLM stops there, too. Raises
+    The end of turn of a chat model may be named only in tokenizer_config.json (or in the older
+    special_tokens_map.json), while config.json has the end of text. vLLM stops there, too. Raises
     CheckpointError for a file that can't be read.
     """
     for name in TOKEN_FILES:
@@ -93,13 +93,13 @@ def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes)
 
 
 def text_of(token: object) -> str | None:
-    """Return the text of a token as configurations have it, an object or the text."""
+    """Return the text of a token that a configuration gives as an object or as text."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def tokenizer_warning(own: Tokenizer, theirs: ReadByTransformers) -> str | None:
-    """Return a warning if transformers made other token ids of TEXTS than ``own``.
+    """Return a warning if transformers and ``own`` encode TEXTS differently.
 
     Its ``AutoTokenizer`` also follows tokenizer_config.json, whose ``add_bos_token``, for example,
     may contradict tokenizer.json.
@@ -139,9 +139,9 @@ def read_by_transformers(directory: Path, texts: Sequence[str]) -> ReadByTransfo
 def _in_limits(
     operation: Callable[[Path, str], _Report], path: Path, limits: Limits, request: str = ""
 ) -> _Report:
-    """Return what ``operation`` of the worker returns for ``path``, in a process with limits.
+    """Return the result of the worker's ``operation`` on ``path``, run in a process with limits.
 
-    Raises CheckpointError for the process's own error, and if it dies or exceeds a limit.
+    Raises CheckpointError if the process reports an error, dies or exceeds a limit.
     """
     arguments = [operation.__name__, str(path)]
     try:
@@ -156,7 +156,7 @@ def _in_limits(
 
 
 def _require_reader(path: Path) -> None:
-    """Raise CheckpointError unless the package is installed that transformers reads ``path`` by."""
+    """Raise CheckpointError if transformers needs a package to read ``path`` that is missing."""
     with open_regular(path) as file:
         is_tiktoken = _TIKTOKEN_LINE.match(file.read(1024)) is not None
     packages = ("tiktoken",) if is_tiktoken else ("sentencepiece", "google.protobuf")
@@ -174,8 +174,8 @@ def byte_level_tokenizer(model: ModelSpec) -> bytes | None:
     """Return a tokenizer.json with one token per byte, generated for dummy weights.
 
     Ids are OPT's: ``<s>`` 0, ``<pad>`` 1, ``</s>`` 2, ``<unk>`` 3, then the 256 bytes. The model's
-    ``bos_token_id`` is put before every text if it is one of those. Returns None if the vocabulary
-    is smaller than 260.
+    ``bos_token_id``, if among them, precedes every text. Returns None if the vocabulary is smaller
+    than 260.
     """
     from tokenizers import decoders, models, pre_tokenizers, processors
 

@@ -1,8 +1,8 @@
-"""The process in which libraries first meet a checkpoint's tokenizer; `tokenizer.py` starts it.
+"""The process in which libraries first read a checkpoint's tokenizer; `tokenizer.py` starts it.
 
-``python -m … OPERATION PATH``, with a request on standard input. A tokenizer.json can make the
-libraries abort, and take any time and any memory, so this process has limits, and what it ends by
-is the checkpoint's error.
+``python -m … OPERATION PATH``, with a request on standard input. A bad tokenizer.json can make the
+libraries abort or take unlimited time and memory. This process therefore has limits, and however
+it ends, its failure becomes an error about the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXTS = (
     *("The tower is 324 metres tall.", " two  blanks", "name[Cotto], eatType[pub]"),
     *("line 1\n\nline 2\t1,234,567", "naïve cafe\u0301 東京 👩\u200d👧", "DON'T we'll"),
 )
-"""Short texts that every tokenizer is tried on."""
+"""Short texts with which every tokenizer is tried."""
 
 REMEDY = "use the tokenizer files of the original model"
 
@@ -32,7 +32,7 @@ REMEDY = "use the tokenizer files of the original model"
 class ReadByTransformers(NamedTuple):
     """A checkpoint's tokenizer as transformers reads it, and the token ids of some texts.
 
-    ``plain_ids`` have no special tokens around the texts.
+    ``plain_ids`` are without special tokens around the texts.
     """
 
     ids: list[list[int]]
@@ -55,7 +55,7 @@ def check(path: Path, _request: str) -> None:
 
 
 def convert(directory: Path, _request: str) -> str:
-    """Return a tokenizer.json made of the other tokenizer files in ``directory``."""
+    """Return a tokenizer.json made from the other tokenizer files in ``directory``."""
     with library_reads(
         str(directory),
         "has tokenizer files that can't be converted",
@@ -91,7 +91,7 @@ OPERATIONS: Mapping[str, Callable[[Path, str], Any]] = {
 
 
 def _auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    sys.modules["torch"] = None  # type: ignore[assignment]  # takes seconds, and no tokenizer has it
+    sys.modules["torch"] = None  # type: ignore[assignment]  # slow to import, and unused
     from transformers import AutoTokenizer
 
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(

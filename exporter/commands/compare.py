@@ -51,7 +51,7 @@ def compare(
 
 
 def _parts(report: ComparisonReport) -> Iterator[Part]:
-    """Yield the worst output of each engine, then inner tensors of the first that diverges."""
+    """Yield the worst output of each engine, then inner tensors of the first engine to diverge."""
     yield f"{report.subject} against {report.reference}"
     rows = [(name, each.tensor, *_figures(each)) for name, each in report.worst.items()]
     yield Table(("engine", "worst tensor", *_FIGURES), rows)

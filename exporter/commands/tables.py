@@ -98,7 +98,7 @@ def plan_parts(plan: BundlePlan) -> Iterator[Part]:
 
 
 def published(report: ExportReport) -> str:
-    """Say what holds once an export or a build has ended."""
+    """Return a sentence about the published bundle, after an export or a build."""
     return f"{report.output} is published"
 
 
@@ -133,7 +133,7 @@ def report_parts(report: ExportReport) -> Iterator[Part]:
 
 
 def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
-    """Yield the builder's verified results, one fact per line."""
+    """Yield what the builder verified, one fact per line."""
     plans = [plan for engine in engines for plan in engine.plans]
     yield f"{len(plans)} built: inputs, outputs and dtypes as requested, no input ignored"
     found = Counter(
@@ -165,7 +165,7 @@ def _build_facts(target: str, build: BuildSpec | None) -> dict[str, str]:
 
 
 def kernel_facts(target: str, kernels: Kernels | None) -> dict[str, str]:
-    """Return the kernels that run the engines, if there is a choice."""
+    """Return the kernels that run the engines; {} if the target has no choice."""
     if target != DEFAULT_TARGET:
         return {}
     return {"kernels": "ONNX Runtime's" if kernels is None else f"{kernels}'s own, on the CPU"}
@@ -187,7 +187,7 @@ def describe_precision(precision: PrecisionSpec) -> str:
 
 
 def _described_drafts(drafts: DraftParts) -> str:
-    """Return what a bundle has for drafts in one line; nothing if it has nothing."""
+    """Return the parts that a bundle has for drafts in one line; "" if there are none."""
     trained, tokens, parts = drafts.layer, drafts.head_tokens, []
     if trained is not None:
         depths = ", ".join(map(str, trained.reads))

@@ -1,4 +1,4 @@
-"""``skipdec verify``: check a bundle's files and, against its model, its results."""
+"""``skipdec verify``: check a bundle's files and, with its checkpoint, its results."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def verify(
             failure = {"subject": error.subject, "problems": list(error.problems)}
             print_json({"bundle": str(bundle), "passed": False, "error": failure})
         raise
-    manifest = EngineBundle.read_manifest(bundle)  # of the bundle that was just checked
+    manifest = EngineBundle.read_manifest(bundle)  # the bundle that was just checked
     _print(bundle_place(bundle).target, manifest, report, as_json)
 
 

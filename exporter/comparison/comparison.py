@@ -11,12 +11,12 @@ from .report import ComparisonReport
 def compare(config: CompareConfig, events: Events | None = None) -> ComparisonReport:
     """Compare the engines of ``config.bundle`` with those of ``config.against``, one by one.
 
-    Both sides read the same random inputs, so an engine diverges only by its own fault. The first
+    Both sides read the same random inputs, so errors of earlier engines don't carry over. The first
     engine that diverges runs once more with the inner tensors common to both graphs as outputs.
 
-    Raises, before any run, MissingExtraError without Polygraphy, as ``open_sides``, and UsageError
-    for layers that the model doesn't have; SkipDecError if an engine fails to run. Outputs that
-    diverge are in the report and raise nothing.
+    Raises MissingExtraError without Polygraphy, UsageError for layers that the model doesn't have,
+    and the errors of ``open_sides`` before any run; later, SkipDecError if an engine fails to run.
+    Diverging outputs are reported and raise nothing.
     """
     require_extra("compare", "skipdec compare")
     from .engines import compare_engines

@@ -11,9 +11,9 @@ from ...engines.checking import Option, ValidatedConfig
 
 
 class CompareConfig(ValidatedConfig):
-    """The engines that `compare` runs, the reference (``against``).
+    """The engines that `compare` runs, and the reference (``against``).
 
-    Raises UsageError, with every problem at once, as all configurations do.
+    Raises UsageError, with every problem at once, like all configurations.
 
     >>> CompareConfig(bundle="opt-1.3b-int8.skipdec", against="opt-1.3b.skipdec").seed
     0

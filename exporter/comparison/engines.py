@@ -27,7 +27,7 @@ from .inputs import EngineCall, random_calls
 from .report import ComparisonReport, TensorErrors
 from .sides import Side
 
-# Changes of outputs by rounding the weights of one engine, as fractions of the largest value.
+# How much rounding one engine's weights changes its outputs, as fractions of the largest value.
 _ROUNDED: Mapping[str, Tolerance] = {
     "none": Tolerance(0, 0),
     "int8": Tolerance(5e-2, 1e-2),
@@ -42,7 +42,7 @@ _AUTOMATIC = re.compile(r"val_\d+")
 def compare_engines(
     config: CompareConfig, subject: Side, reference: Side, events: Events
 ) -> ComparisonReport:
-    """Compare the engines that ``config`` asks for, and look inside the first that diverges.
+    """Compare the engines that ``config`` selects, and inner tensors of the first that diverges.
 
     Raises UsageError for a layer that does not exist, SkipDecError if an engine fails to run.
     """
@@ -68,7 +68,7 @@ def compare_engines(
 
 
 def _wanted_engines(layers: Sequence[int], subject: Side) -> list[str]:
-    """Return names in the order of a step. Raises UsageError for a layer that does not exist."""
+    """Return names in execution order. Raises UsageError for a layer that does not exist."""
     num_layers = subject.bundle.manifest.model.num_layers
     if unknown := [layer for layer in layers if not 0 <= layer < num_layers]:
         raise UsageError(
@@ -81,7 +81,7 @@ def _wanted_engines(layers: Sequence[int], subject: Side) -> list[str]:
 
 
 def _tolerance(sides: Sequence[Side], kind: EngineKind, atol: float | None) -> Tolerance:
-    """Return the larger of both sides', or that of rounding if only one of them rounds."""
+    """Return the larger tolerance of both sides, or that of rounding if only one side rounds."""
     if atol is not None:
         return Tolerance(atol, atol)
     allowed = [side.tolerance(kind) for side in sides]
@@ -94,7 +94,7 @@ def _tolerance(sides: Sequence[Side], kind: EngineKind, atol: float | None) -> T
 def _inner_errors(
     name: str, calls: Sequence[EngineCall], sides: Sequence[Side], tolerance: Tolerance
 ) -> Iterator[TensorErrors]:
-    """Repeat the calls with the tensors that both graphs have in common as outputs."""
+    """Repeat the calls with the tensors common to both graphs as outputs."""
     paths = [side.graph_path(name) for side in sides]
     graphs = [OnnxFromPath(str(path), ignore_external_data=True)() for path in paths if path]
     if len(graphs) < 2 or not (common := list(_common_tensors(*graphs))):
@@ -112,7 +112,7 @@ def _errors(
     outputs: Sequence[Sequence[Mapping[str, Array]]],
     tolerance: Tolerance,
 ) -> Iterator[TensorErrors]:
-    """Yield the errors of every tensor of each call that both sides produce, without padding."""
+    """Yield the errors of each call's tensors that both sides produce, without padding."""
     for call, own, reference in zip(calls, *outputs, strict=True):
         for name in (name for name in reference if name in own):
             actual, expected = call.valid(name, own[name]), call.valid(name, reference[name])
@@ -124,7 +124,7 @@ def _errors(
 def tensor_errors(
     engine: str, name: str, step: int, own: Array, reference: Array, tolerance: Tolerance
 ) -> TensorErrors:
-    """Compare one tensor of a call with its reference; ``tolerance`` is of the largest value.
+    """Compare one tensor of a call with its reference; ``tolerance`` is relative to its maximum.
 
     Raises SkipDecError if their shapes differ.
     """
@@ -153,7 +153,7 @@ def tensor_errors(
 
 
 def _common_tensors(graph: onnx.ModelProto, reference: onnx.ModelProto) -> Iterator[str]:
-    """Yield the tensors that both graphs make under one name, in the order of ``reference``.
+    """Yield the tensors that both graphs compute under one name, in the order of ``reference``.
 
     Graphs lowered from one canonical graph keep its names. Automatic names count only if the
     nodes are the same.
@@ -169,7 +169,7 @@ def _common_tensors(graph: onnx.ModelProto, reference: onnx.ModelProto) -> Itera
 
 
 def _makers(graph: onnx.ModelProto) -> dict[str, str]:
-    """Return the node that makes each tensor, with its parameters: ``MatMul fc2.weight``."""
+    """Return the node that computes each tensor, with its parameters: ``MatMul fc2.weight``."""
     parameters = {tensor.name for tensor in graph.graph.initializer if "." in tensor.name}
     return {
         name: " ".join((node.op_type, *(each for each in node.input if each in parameters)))

@@ -1,4 +1,4 @@
-"""Random inputs of one engine: a ragged prompt, and a single token per row after it."""
+"""Random inputs of one engine: a ragged prompt, then a single token per row."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class EngineCall:
     """One call of an engine: S tokens in each of B rows, those of row b from ``starts[b]`` on.
 
     ``starts`` and ``lengths`` are int64 [B]; row b has ``lengths[b]`` tokens, then padding.
-    ``tensors`` are the inputs by role except those that place tokens; caches [B, N, T, D] are zero
-    at positions that were never written.
+    ``tensors`` are the inputs by role except those that state positions; caches [B, N, T, D] are
+    zero at positions that were never written.
     """
 
     step: int
@@ -63,10 +63,10 @@ class EngineCall:
 
 
 def random_calls(spec: EngineSpec, manifests: tuple[Manifest, ...], seed: int) -> list[EngineCall]:
-    """Return a prompt's call of an engine and a step's, within the limits of both bundles.
+    """Return calls of an engine for a prompt and for a step, within the limits of both bundles.
 
-    A model of a single position has no step.
-    Hidden states and caches are N(0, 1), which is about what the norm in front of a layer makes.
+    A model with a single position has no step.
+    Hidden states and caches are N(0, 1), about what the norm at the start of a layer produces.
     """
     builds = [each.build for each in manifests if each.build]
     rows = min((min(b.max_batch_size, b.max_prefill_rows) for b in builds), default=3)

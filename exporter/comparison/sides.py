@@ -1,4 +1,4 @@
-"""The two sides of a comparison: engines, and the runners of Polygraphy that run them."""
+"""The two sides of a comparison: engines, and the Polygraphy runners that execute them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size"
 
 @dataclass(frozen=True)
 class Side:
-    """Engines by name, embed first and head last, with their ``precision`` and what runs them.
+    """Engines by name, embed first and head last, with their ``precision`` and how they run.
 
     Plans run on the GPU that they were built for; ONNX graphs, lowered to ``form`` (see
     ``Manifest``), on ONNX Runtime's CPU provider at its optimisation ``level``.
@@ -105,11 +105,11 @@ class Side:
         return OnnxrtRunner(load, name=self.name)
 
     def capacity(self, spec: EngineSpec, positions: int) -> int:
-        """Return the KV capacity T for calls that reach ``positions``: a plan's is static."""
+        """Return the KV capacity T for calls that reach ``positions``; a plan's is static."""
         return self._bucket(spec, positions).capacity if spec.buckets else positions
 
     def tolerance(self, kind: EngineKind) -> Tolerance:
-        """Return the errors allowed in an engine of ``kind`` against a reference of its weights."""
+        """Return the tolerance of an engine of ``kind`` against a reference with its weights."""
         if self.is_compiled:
             return plan_tolerance(self.precision, kind)
         return engine_tolerance(self.precision, kind, self.form)
@@ -172,7 +172,7 @@ class InPlaceRunner(OnnxrtRunner):  # type: ignore[misc]  # untyped there
 def open_sides(config: CompareConfig) -> tuple[Side, Side]:
     """Return the bundle's own engines and the reference.
 
-    Raises BundleError, UsageError for sides that don't go together, and EnvironmentMismatchError
+    Raises BundleError, UsageError for sides that can't be compared, and EnvironmentMismatchError
     for engines that can't run here.
     """
     bundle = EngineBundle.open(config.bundle)
@@ -232,7 +232,7 @@ def _canonical_side(bundle: EngineBundle) -> Side:
 
 
 def target_side(bundle: EngineBundle, level: str = "all") -> Side:
-    """Return the engines of ``bundle`` on their own target.
+    """Return the engines of ``bundle``, to run on their own target.
 
     ``level`` is ONNX Runtime's. Raises EnvironmentMismatchError for plans that can't run here.
     """

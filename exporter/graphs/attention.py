@@ -2,14 +2,14 @@
 
 GroupQueryAttention and skipdec's Attention take the same inputs: query, key and value as one packed
 [B, S, (N + 2M) D] for M key heads or, if they are transformed before attention, as three tensors;
-the caches; and then the positions of tokens. skipdec's also takes the norms and the rotation of
-heads (head_transforms.py).
-GroupQueryAttention rotates 16-bit heads itself by tables of
+the caches; then the positions of tokens. skipdec's also takes the norms and the rotation of heads
+(head_transforms.py).
+GroupQueryAttention rotates 16-bit heads itself, by tables of
 
     cosines, sines = Cos, Sin(0 … P - 1 · inv_freq) [P, R / 2]
 
 which have no data in the file: a session computes them once, when it folds constants. P is
-max_seq_len and the most drafts of a pass, with which a device pads a row's last tokens.
+max_seq_len plus the largest number of drafts per pass, because a device pads a row's last tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .head_transforms import HeadTransform, take_rotation
 from .lowering import attention_node, constant, consumer, producer, replace_node, replace_value
 
 Heads = tuple[ir.Value, ir.Value, Sequence[ir.Value | None], Mapping[str, float]]
-"""Query and key as an operator takes them, and its operands and attributes that place them."""
+"""Query and key as the operator takes them, and its operands and attributes for positions."""
 
 _MASKED_INPUTS = slice(3, 5)  # write_indices and attention_mask of canonical layers
 
@@ -39,10 +39,10 @@ def replace_attention(
 ) -> None:
     """Replace everything between the input and output projections of attention by one node.
 
-    The node is GroupQueryAttention, or of an operator with the same inputs.
-    ``operator`` is its domain and type. ``positions`` are inputs of it that replace the graph's
-    write_indices and attention_mask. ``place`` takes norms and rotation of heads from query and key
-    [B, N, S, D], which the operator then does itself, as operands behind the positions say.
+    The node is GroupQueryAttention or an operator with the same inputs.
+    ``operator`` is its domain and type. ``positions`` are its inputs that replace the graph's
+    write_indices and attention_mask. ``place`` removes norms and rotation from query and key
+    [B, N, S, D] and returns the operands, after the positions, that make the operator do both.
     """
     attention = attention_node(graph)
     query, present_key, present_value, *_ = attention.inputs
@@ -71,9 +71,9 @@ def replace_attention(
 
 
 def divide_by_constants(graph: ir.Graph) -> None:
-    """Divide [B, S, N D] into heads by constant shapes, since CUDA leaves computed ones to a CPU.
+    """Divide [B, S, N D] into heads by constant shapes; CUDA leaves computed shapes to the CPU.
 
-    A traced Reshape joins B and S, taken from the hidden states, with N and D.
+    A traced Reshape computes its shape from B and S of the hidden states, N and D.
     """
     for node in [node for node in graph if node.op_type == "Reshape"]:
         joint = None if node.inputs[1] is None else node.inputs[1].producer()
@@ -102,7 +102,7 @@ def _packed(parts: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
 
 
 def _merged_heads(graph: ir.Graph, part: ir.Value | None) -> ir.Value:
-    """Return ``part`` [B, N, S, D] as [B, S, N D]: what it was cut from, or a Reshape after it."""
+    """Return ``part`` [B, N, S, D] as [B, S, N D]: its source, or a Reshape inserted after it."""
     node = producer(part)
     if node.op_type == "Transpose" and producer(node.inputs[0]).op_type == "Reshape":
         source = producer(node.inputs[0]).inputs[0]
@@ -126,7 +126,7 @@ _TABLE_MULTIPLE = 8  # of R / 2
 
 
 def rotate_inside(graph: ir.Graph, model: ModelSpec, query: ir.Value, key: ir.Value) -> Heads:
-    """Return the heads before their rotation with its operands, or as they are if none fits."""
+    """Return the heads before rotation and its operands; heads that can't rotate inside stay."""
     before, key_before, rotation = take_rotation(query, key)
     if rotation.inv_freq is None or not _fits(model, rotation.inv_freq) or _is_float32(query):
         return query, key, (), {}

@@ -1,9 +1,9 @@
-"""Biases of a 16-bit feed-forward with ReLU inside its second product.
+"""Moves the biases of a 16-bit feed-forward with ReLU into its second product.
 
     relu(x W + b) V + d  =  [max(x W, -b), 1] [V; b V + d]
 
-The constant 1 comes from columns of zeros beside W, and b V + d is two rows below V, of which the
-second holds what 16 bits of the first can't. So Max, one kernel, takes the place of three that add
+The constant 1 comes from columns of zeros beside W. b V + d takes two rows below V, because the
+second holds what 16 bits of the first can't. One kernel, Max, thus replaces the three that add
 biases and apply ReLU. The widened matrices have no data in the file: sessions compute them once,
 when they fold constants.
 """
@@ -59,7 +59,7 @@ def _feed_forward(graph: ir.Graph, relu: ir.Node) -> _FeedForward | None:
 
 
 class _Absorption:
-    """Inserts nodes before the last of a feed-forward, which it replaces."""
+    """Replaces the nodes of a feed-forward by new ones, inserted before its last node."""
 
     def __init__(self, graph: ir.Graph, found: _FeedForward) -> None:
         assert found.first.shape is not None

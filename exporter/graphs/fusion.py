@@ -1,11 +1,11 @@
-"""Fusion of products with packed weights, and what follows them, into one of skipdec's operators.
+"""Fusion of a product with packed weights and the nodes after it into one of skipdec's operators.
 
     MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)      →  QuantizedLinear, FloatLinear, …
     MatMul (+ Add bias) → Split → SiLU(gate) · other (gated)  →  the same operators
 
 Inputs of a fused product, in this order: the activations, the tensors of the packed weight, and an
 optional bias and residual. Its attribute ``activation`` is an index into ``ACTIVATIONS``, or
-``SILU`` of a gated product, whose attribute ``gated`` is 1. A gate in a graph:
+``SILU`` for a gated product, whose attribute ``gated`` is 1. A gate in a graph:
 
     halves [..., 2 F] → Split → gate, other [..., F];  Sigmoid(gate) · gate · other → [..., F]
 """
@@ -42,10 +42,11 @@ class _Chain:
 
 
 def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) -> None:
-    """Replace ``product``, a MatMul with a weight initialiser [K, N], and what can be fused.
+    """Replace ``product``, a MatMul with a weight initialiser [K, N], and all that can be fused.
 
-    Raises UnsupportedModelError for a gated ``quantizer`` if no gate follows the product. It can't
-    stay plain: readers of a bundle take the weight's layout from the parameter, not from the graph.
+    Raises UnsupportedModelError if ``quantizer`` is gated and no gate follows the product. The
+    product can't remain plain then, because readers of a bundle derive the weight's layout from the
+    parameter, not from the graph.
     """
     chain = (_gated_chain if quantizer.is_gated else _chain)(graph, product)
     weight, shape, tensors = quantized_weight(graph, product, quantizer)
@@ -125,7 +126,7 @@ def _is_exact(node: ir.Node) -> bool:
 
 
 def gate_after(graph: ir.Graph, split: ir.Node | None) -> list[ir.Node] | None:
-    """Return Split, Sigmoid and two Mul of a gate that begins with ``split``; None if none does.
+    """Return Split, Sigmoid and two Muls of the gate that begins with ``split``; None if none.
 
     Only the last node's result is used elsewhere.
     """

@@ -19,10 +19,10 @@ from .lowering import epsilon_of
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """What happens to heads of queries and keys: norms, each with a weight [D], then a rotation.
+    """Transforms of query and key heads: norms, each with a weight [D], then a rotation.
 
-    ``inv_freq`` [R/2] are the rates in radians per position, and ``rotary_scale`` multiplies
-    cosines and sines. None: no rotation, or no norm.
+    ``inv_freq`` [R/2] are frequencies in radians per position; ``rotary_scale`` multiplies cosines
+    and sines. None means no rotation, or no norm.
     """
 
     inv_freq: ir.Value | None = None
@@ -33,7 +33,7 @@ class HeadTransform:
 
     @property
     def operands(self) -> list[ir.Value | None]:
-        """Return the operands of Attention behind write_indices; none if nothing happens."""
+        """Return the operands of Attention after write_indices; none without transforms."""
         operands = [self.inv_freq, self.query_norm, self.key_norm]
         while operands and operands[-1] is None:
             operands.pop()
@@ -48,9 +48,9 @@ class HeadTransform:
 
 
 def take_head_transform(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, HeadTransform]:
-    """Return query and key as they are before the last norms and rotation, and what those are.
+    """Return query and key before their last norms and rotation, and these transforms.
 
-    Values that other operators computed are returned unchanged. The nodes stay in the graph.
+    Values computed by other operators are returned unchanged. The nodes stay in the graph.
     """
     query, key, rotation = take_rotation(query, key)
     inv_freq, scale = rotation.inv_freq, rotation.rotary_scale
@@ -67,7 +67,7 @@ def take_head_transform(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Va
 
 
 def take_rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, HeadTransform]:
-    """Return query and key as they are before the last rotation, and what it is, as above."""
+    """Return query and key before their last rotation, and the rotation; see above."""
     rotation = _rotation(query, key)
     if rotation is None:
         return query, key, HeadTransform()
@@ -136,5 +136,5 @@ def _norm(value: ir.Value) -> tuple[ir.Value, ir.Value, float] | None:
     assert weight is not None
     maker = source.producer()
     if maker is None or maker.op_type != "Transpose" or node.attributes.get_int("axis", -1) != -1:
-        return None  # not of heads
+        return None  # not over heads
     return source, weight, epsilon_of(node)

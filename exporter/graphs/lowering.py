@@ -1,7 +1,7 @@
 """Lowering of canonical graphs: definitions and helpers that all targets share.
 
 A lowering works on graphs without data; ``building/`` binds the weights afterwards. It does not
-need torch, which machines that only build engines lack.
+need torch, which machines that only build engines may lack.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def attention_node(graph: ir.Graph) -> ir.Node:
 
 
 def epsilon_of(norm: ir.Node) -> float:
-    """Return the epsilon of a standard norm, both of which have the same default."""
+    """Return the epsilon of a standard norm; both operators have the same default."""
     return norm.attributes.get_float("epsilon", 1e-5)
 
 

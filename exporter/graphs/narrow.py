@@ -1,8 +1,8 @@
 """The narrow head of drafts: the head's graph cut to the first tokens of the vocabulary.
 
-In the packings of skipdec's operators a block of columns follows the other, so the first columns of
-a weight are the first bytes of each of its tensors. The narrow graph refers to these bytes of the
-head's own file: no weight is written, and no page is mapped twice.
+The packings of skipdec's operators store one block of columns after another, so the first columns
+of a weight are the first bytes of each of its tensors. The narrow graph refers to these bytes of
+the head's own file: no weight is written, and no page is mapped twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def packed_head(precision: PrecisionSpec) -> PackedQuantizer | None:
-    """Return the packing of a head on skipdec's kernels; None if its columns lie apart."""
+    """Return the packing of a head on skipdec's kernels; None if its columns aren't contiguous."""
     quantizer = weight_quantizer(EngineKind.HEAD, precision)
     return quantizer if isinstance(quantizer, PackedQuantizer) else None
 
@@ -47,10 +47,10 @@ def narrow_shapes(
 def narrow_head(
     head: Path, signature: Signature, model: ModelSpec, precision: PrecisionSpec, tokens: int
 ) -> LoweredEngine:
-    """Return the graph at ``head`` with logits of the first ``tokens``, a multiple of 64.
+    """Return the graph at ``head`` cut to the logits of the first ``tokens``, a multiple of 64.
 
     Its weights stay where they are; those of the vocabulary's product end earlier. ``signature`` is
-    the head's.
+    that of the whole head.
     """
     import onnx_ir as ir
 
@@ -81,7 +81,7 @@ def narrow_head(
 
 
 def external_bytes(graph: ir.Model) -> int:
-    """Return the bytes of the weights that ``graph`` refers to."""
+    """Return the size of the weights to which ``graph`` refers."""
     return sum(tensor.length or 0 for tensor in _external(graph))
 
 

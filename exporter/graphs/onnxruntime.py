@@ -1,10 +1,10 @@
 """Lowering of canonical graphs to ONNX Runtime's own operators (domain com.microsoft).
 
-TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. In layers of 16
-bits, which run on GPUs, norms are joined with what surrounds them (``residuals``), heads are
-rotated by attention (``attention``), and products add biases (``feed_forward``). In float32 they
-stay separate: as SkipLayerNormalization they take longer on a CPU (opt-125m, 8 rows: 24 of 290 µs
-per layer).
+TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. In 16-bit
+layers, which run on GPUs, norms are fused with residual sums (``residuals``), attention rotates
+heads (``attention``), and products add biases (``feed_forward``). Float32 layers keep separate
+nodes, because SkipLayerNormalization takes longer on a CPU (opt-125m, 8 rows: 24 of 290 µs per
+layer).
 
 int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per column of W:
 
@@ -17,8 +17,8 @@ row_scale 0 and q undefined but finite: y is 0. DynamicQuantizeMatMul is avoided
 per-tensor scale couples rows; ONNX Runtime's optimiser does not rewrite this form to it.
 
 int4 and int8-block use the operator MatMulNBits, which quantises activations itself at
-``accuracy_level`` 4 and computes in float32 at 0. It takes float16 as it is, with scales of that
-type, so that CUDA runs no casts around it.
+``accuracy_level`` 4 and computes in float32 at 0. It accepts float16 activations and scales, so
+that CUDA runs no casts around it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from .lowering import (
 from .residuals import join_residuals, narrow_norms
 
 GROUP_QUERY_ATTENTION = "GroupQueryAttention"
-# It appends to the cache at each row's own length and is causal. ``seqlens_k`` is each row's total
-# length minus one; ``total_sequence_length`` is that of the longest row.
+# GroupQueryAttention appends to the cache at each row's own length and is causal. ``seqlens_k`` is
+# each row's total length minus one; ``total_sequence_length`` is that of the longest row.
 LENGTHS = (
     tensor_spec(TensorRole.SEQLENS_K, "int32", "B"),
     tensor_spec(TensorRole.TOTAL_SEQUENCE_LENGTH, "int32"),
@@ -103,8 +103,8 @@ def quantize_products(
 ) -> dict[str, WeightQuantizer]:
     """Quantise the products of an engine of ``kind`` in place, as ``precision`` specifies.
 
-    Returns the quantiser of each parameter whose product was replaced. In a float16 engine,
-    products of int8 compute in float32 with casts around them; those of blocks take float16.
+    Returns the quantiser of each parameter whose product was replaced. In a float16 engine, int8
+    products compute in float32 with casts around them; products of blocks take float16.
     """
     quantizer = weight_quantizer(kind, precision)
     if quantizer is None:
@@ -118,13 +118,13 @@ def quantize_products(
 
 
 class ProductWriter:
-    """Writes quantised products into a graph, one after another; constants are shared."""
+    """Writes quantised products, which share constants, into a graph one after another."""
 
     def __init__(self, graph: ir.Graph, kind: EngineKind, accuracy_level: int | None) -> None:
         self.graph = graph
         self.accuracy_level = accuracy_level
-        # Scaling columns inside the product is faster if [R, V] exceeds the caches, but slower for
-        # one row of a layer; the result is the same.
+        # Scaling columns inside the product is faster if [R, V] exceeds the CPU caches, but slower
+        # for one row of a layer; the result is the same.
         self.scales_inside = kind is EngineKind.HEAD
         self._position: ir.Node | None = None
         self._zero_points: ir.Value | None = None
@@ -189,7 +189,7 @@ class ProductWriter:
         return self._node("Mul", [scaled, row_scale])
 
     def _row_scale(self, inputs: ir.Value) -> ir.Value:
-        """Return max|x| / 127 of each row; a Relu's output needs no Abs."""
+        """Return max|x| / 127 of each row; the output of a Relu needs no Abs."""
         producer = inputs.producer()
         if producer is None or producer.op_type != "Relu":
             inputs = self._node("Abs", [inputs])

@@ -1,10 +1,10 @@
 """Lowering of canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
 
-TensorScatter + Attention, with norms and rotation of heads → Attention, placed by the canonical
-write_indices, so that layers take no position_ids; products with packed weights → one operator
-fused with what follows (``fusion``); norms → LayerNorm and RmsNorm. Other 16-bit matrices are
-stored as such, with a Cast. Activations are float32, so everything else runs on ONNX Runtime's
-operators as traced.
+TensorScatter + Attention, with norms and rotation of heads → Attention, which takes positions from
+the canonical write_indices, so that layers need no position_ids; products with packed weights → one
+operator fused with the nodes after it (``fusion``); norms → LayerNorm and RmsNorm. Other 16-bit
+matrices stay 16-bit in the file, followed by a Cast. Activations are float32, so everything else
+runs on ONNX Runtime's operators as traced.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def lower(
 def replace_norms(graph: ir.Graph) -> None:
     """Replace every float32 norm over the last axis in place.
 
-    skipdec's have equal bits on every processor, unlike ONNX Runtime's sums.
+    skipdec's norms give the same bits on every processor, unlike ONNX Runtime's.
     """
     for node in [node for node in graph if node.domain == "" and node.op_type in NORMS]:
         axis = node.attributes.get_int("axis", -1)
@@ -103,13 +103,13 @@ def replace_norms(graph: ir.Graph) -> None:
 
 
 def _placed(query: ir.Value, key: ir.Value) -> Heads:
-    """Let Attention normalise and rotate heads."""
+    """Make Attention normalise and rotate heads."""
     query, key, transform = take_head_transform(query, key)
     return query, key, transform.operands, transform.attributes
 
 
 def _without_positions(graph: ir.Graph, signature: Signature) -> Signature:
-    """Drop the input position_ids from ``graph``, if nothing reads it, and from its signature."""
+    """Drop the input position_ids from ``graph`` and its signature if nothing reads it."""
     role = TensorRole.POSITION_IDS
     unused = [value for value in graph.inputs if value.name == role and not value.uses()]
     for value in unused:
@@ -143,7 +143,7 @@ def _declare_caches(graph: ir.Graph, signature: Signature) -> None:
 def _narrow_matrices(
     kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> Iterator[tuple[str, FloatType]]:
-    """Yield names and types of 16-bit matrices that no packed product uses: tables, projections."""
+    """Yield name and type of each 16-bit matrix outside packed products: tables, projections."""
     for parameter in kind_parameters(kind, model):
         dtype = parameter.float_dtype(precision, True)
         if not parameter.is_product and dtype != "float32":

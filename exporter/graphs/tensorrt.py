@@ -1,8 +1,8 @@
-"""Lowering of canonical graphs to ONNX that TensorRT's parser accepts: no own operators.
+"""Lowering of canonical graphs to ONNX that TensorRT's parser accepts, without own operators.
 
-Weights to be quantised become DequantizeLinear nodes before their products. With ranges of
-activations, the other operand gets QuantizeLinear and DequantizeLinear, too, and TensorRT runs the
-product in int8 or fp8; without them, only the weights are smaller.
+Quantised weights become DequantizeLinear nodes before their products. With activation ranges, the
+other operand gets QuantizeLinear and DequantizeLinear, too, and TensorRT runs the product in int8
+or fp8; without ranges, only the weights are smaller.
 
 TensorScatter becomes an in-place KV-cache update. Attention stays one operator, fused for float16
 and bfloat16; float32 has no fused kernel, so the node is marked as decomposable.
@@ -43,7 +43,7 @@ from .lowering import (
 EXPECTED_LAYERS = {
     EngineKind.LAYER: {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1},
 }
-"""Layers that the parser must produce from an engine's graph, by TensorRT's type names."""
+"""Layers that the parser must create for an engine's graph, by TensorRT's type names."""
 
 DECOMPOSABLE = "TRT_decomposable"  # a TensorRT-specific attribute of Attention
 
@@ -154,7 +154,7 @@ def _attention_problems(model: ModelSpec, dtype: FloatType) -> Iterator[str]:
 
 
 def block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
-    """Yield weights whose inputs are not a multiple of the block size; TensorRT can't pad them."""
+    """Yield weights whose input size the block size does not divide; TensorRT can't pad them."""
     for kind, layer_index in ((EngineKind.LAYER, 0), (EngineKind.HEAD, None)):
         quantizer = weight_quantizer(kind, precision)
         if not isinstance(quantizer, LinearBlockQuantizer):
@@ -215,7 +215,7 @@ def _quantize_activation(
     """Quantise x of MatMul(x, w) with one scale, by QuantizeLinear and DequantizeLinear."""
     scale = initializer(graph, f"{weight}.{_ACTIVATION_SCALE}", precision.dtype, ())
     code = ir.DataType.FLOAT8E4M3FN if choice == "fp8" else ir.DataType.INT8
-    # Its dtype determines that of the codes.
+    # The zero point's dtype determines that of the codes.
     zero_point = constant(graph, "activation_zero_point", np.zeros((), code.numpy()))
     quantize = ir.node("QuantizeLinear", [product.inputs[0], scale, zero_point])
     dequantize = ir.node("DequantizeLinear", [quantize.outputs[0], scale, zero_point])

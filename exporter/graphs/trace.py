@@ -32,10 +32,10 @@ _EXAMPLE_SIZES = {"B": 2, "S": 3, "T": 5, "R": 4}
 
 
 def trace_engine(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """Return the checked canonical graph of an engine of ``kind``, without paths and doc strings.
+    """Return the checked canonical graph of an engine of ``kind``, without paths or doc strings.
 
-    Tensors are named after their roles, initialisers after the module's parameters, which have no
-    data (``const_value`` is None). Equal arguments give equal graphs, byte for byte.
+    Tensors are named after their roles. Initialisers are named after the module's parameters and
+    have no data (``const_value`` is None). Equal arguments give equal graphs, byte for byte.
     """
     signature = canonical_signature(kind, model, dtype)
     module = engine_module(kind, model, getattr(torch, dtype), _symbolic_attention)
@@ -94,7 +94,7 @@ def _symbolic_attention(
 
 
 def _tell_apart(module: torch.nn.Module) -> None:
-    """Give each parameter a distinct first element; the rest stays untouched memory.
+    """Give each parameter a distinct first element and leave the rest of its memory untouched.
 
     The exporter's optimiser merges initialisers of equal content, which fresh memory often has.
     """

@@ -1,4 +1,4 @@
-"""Building of a bundle from the canonical engines of another, without torch."""
+"""Builds a bundle from the canonical engines of another, without torch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportRep
     depend on the order in which the builder's threads finish. The output becomes visible only when
     complete; an interrupted build is resumed by the next one.
 
-    Raises as ``plan_build``, before any work; EngineBuildError, naming the engine, if TensorRT
-    can't build it; BundleError if another process is writing the same bundle.
+    Raises the errors of ``plan_build`` before any work; EngineBuildError, naming the engine, if
+    TensorRT can't build it; BundleError if another process is writing the same bundle.
     """
     _require_modules(config)
     from .run import run
@@ -109,7 +109,7 @@ def _check_dtype(source: EngineBundle) -> None:
 
 
 def _left_out(manifest: Manifest) -> tuple[str, ...]:
-    """Return a warning that names what the bundle says and holds of drafts, if it does."""
+    """Return a warning that names the bundle's parts for drafts, which are left out; () if none."""
     parts = [spec.name for spec in manifest.draft_engines]
     if manifest.draft is not None:
         parts.insert(0, f"draft {manifest.draft}")
@@ -140,9 +140,9 @@ def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
 
 
 def check_migration(source: EngineBundle, migration: Migration | None, config: BuildConfig) -> None:
-    """Raise UsageError if the ranges migrate other factors than the canonical engines' weights."""
-    asked = None if migration is None else migration.digest
-    if source.manifest.source.get(MIGRATION) != asked:
+    """Raise UsageError if ``migration`` is not that of the canonical engines' weights."""
+    requested = None if migration is None else migration.digest
+    if source.manifest.source.get(MIGRATION) != requested:
         raise UsageError(
             str(config.ranges),
             f"and the weights of {source.path} are not migrated by the same factors; export with "

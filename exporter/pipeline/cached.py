@@ -1,4 +1,4 @@
-"""Bundles of checkpoints that a command was given in place of one: exported once, into a cache."""
+"""A cache of bundles, exported for commands that get a checkpoint in place of a bundle."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 def cached_bundle(model: str, options: dict[str, str], *, quiet: bool = False) -> Path | None:
-    """Return the bundle of the checkpoint ``model``; None if that is no checkpoint's name.
+    """Return the bundle of the checkpoint ``model``; None if ``model`` names no checkpoint.
 
-    ``options`` are an export's, e.g. ``{"quantize": "int8"}``. A bundle is exported, and verified,
-    by ``skipdec export`` in a process of its own, unless the cache holds one of the same files and
-    options. It appears there when it is whole; an interrupted export is resumed by the next call.
-    Raises CheckpointError, MissingExtraError, and SystemExit with an export's code if it fails.
+    ``options`` are those of the export, e.g. ``{"quantize": "int8"}``. Unless the cache holds a
+    bundle of the same files and options, ``skipdec export`` makes and verifies one in a process of
+    its own. It appears when it is complete; the next call resumes an interrupted export.
+    Raises CheckpointError, MissingExtraError, and SystemExit with the code of a failed export.
     """
     if not _is_checkpoint(model):
         return None
@@ -75,7 +75,7 @@ def _is_checkpoint(model: str) -> bool:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Return True where opening a bundle says that it was not finished, or finishes it."""
+    """Return True for an unfinished bundle, which opening reports or finishes."""
     place = bundle_place(path)
     return place.partial.exists() or place.is_interrupted
 
@@ -86,7 +86,7 @@ def _cache() -> Path:
 
 
 def _key(directory: CheckpointDirectory, options: dict[str, str]) -> str:
-    """Return a hash of what a bundle depends on: the files by size and time, and the options."""
+    """Return a hash of the checkpoint's files, by size and time, and of the options."""
     files = (path for path in sorted(directory.path.iterdir()) if path.is_file())
     described = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     parts = [own_version(), FORMAT_VERSION, str(directory.path), described, options]

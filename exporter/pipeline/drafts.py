@@ -1,4 +1,4 @@
-"""The plan of what an export adds for drafts: their text, a layer of their own, a narrow head."""
+"""Plans the parts that an export adds for drafts: their text, a layer, a head and n-grams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNMIGRATED = (
 def plan_drafts(
     config: ExportConfig, checkpoint: Checkpoint, problems: Problems, *, is_migrated: bool
 ) -> DraftParts:
-    """Check what ``config`` asks for drafts; what is wrong is collected in ``problems``."""
+    """Check the draft options of ``config``; collect errors in ``problems``."""
     layer = None
     if config.draft_layer is not None:
         layer = problems.attempt(read_draft_layer, config.draft_layer, checkpoint)
@@ -47,7 +47,7 @@ def plan_drafts(
 
 
 def _read_ngrams(path: Path, model: ModelSpec) -> bytes:
-    """Return the content of a file of n-grams. Raises UsageError unless it is one for ``model``."""
+    """Return the content of an n-gram file. Raises UsageError unless it fits ``model``."""
     remedy = "write it with skipdec ngrams, from this model's tokenizer"
     subject = f"ngrams {path}"
     content = read_file(path, UsageError, subject=subject, remedy=remedy, limit=MAX_NGRAMS_BYTES)

@@ -38,7 +38,7 @@ _STOPPING = "interrupted: stops once this graph is traced; a second signal stops
 
 
 class BundleEngines(EngineSource):
-    """The canonical engines in ``bundle``, which stay there; others are made in ``directory``.
+    """The canonical engines in ``bundle``, which stay there; others are written to ``directory``.
 
     Raises BundleError for a bundle that was exported without ``--keep-canonical``.
     """
@@ -52,13 +52,13 @@ class BundleEngines(EngineSource):
     def provenance(self) -> dict[str, str]:
         """Return the provenance in the bundle's manifest.
 
-        Raises BundleError if another bundle took its place, whose weights engines may have got.
+        Raises BundleError if another bundle took its place: engines may have its weights.
         """
         self._bundle.check_same(EngineBundle.open(self._bundle.path))
         return self._bundle.manifest.source
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Return the canonical engine, or lower it; checking for a finished one takes as long."""
+        """Return the canonical engine, or lower it, which is as fast as checking a finished one."""
         canonical = self._engines[planned.name]
         if form == CANONICAL:
             return canonical
@@ -107,7 +107,7 @@ class CheckpointEngines(EngineSource):
             from ..graphs import trace  # noqa: F401  (imported before signals are deferred: slow)
 
             for kind, model, dtype in wanted:
-                # Torch would replace the exception of an interruption by its own.
+                # torch would replace the exception of an interruption by its own.
                 with interrupts_deferred(partial(stages.events.note, _STOPPING)):
                     graph = _canonical_graph(kind, model, dtype)
                 self._graphs[_graph_key(kind, model, dtype)] = graph
@@ -115,12 +115,12 @@ class CheckpointEngines(EngineSource):
         self._digests = {each: graph_digest(graph) for each, graph in self._graphs.items()}
 
     def provenance(self) -> dict[str, str]:
-        """Return the checkpoint's, with the digest of the factors; hashes every tensor once."""
+        """Return the checkpoint's provenance and the factors' digest; hashes every tensor once."""
         source = self._checkpoint.source()
         return source if self._migration is None else source | {MIGRATION: self._migration.digest}
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Build the engine unless the journal has it."""
+        """Build the engine, or return the journal's."""
         kind, index = planned.kind, planned.layer_index
         is_wide = target_of(form).has_float32_activations
         model, reader = planned.drafted or self._checkpoint.model, self._reader(planned)
@@ -161,13 +161,13 @@ class CheckpointEngines(EngineSource):
 
 
 def _graph_key(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> tuple[EngineKind, int, str]:
-    """Return what tells graphs of one export apart: heads differ by the tokens that they score."""
+    """Return a key of the graphs of one export; heads differ by the number of tokens they score."""
     return kind, model.vocab_size if kind is EngineKind.HEAD else 0, dtype
 
 
 @lru_cache(maxsize=2 * len(EngineKind))
 def _canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    """Return ``trace_engine``'s result, cached: models are often exported in several precisions."""
+    """Return ``trace_engine``'s result, cached for exports in several precisions."""
     from ..graphs.trace import trace_engine
 
     return trace_engine(kind, model, dtype)

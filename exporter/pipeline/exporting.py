@@ -143,7 +143,7 @@ def output_path(config: ExportConfig) -> Path:
 
 
 def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> tuple[str, ...]:
-    """Return a sentence if, by default, the bundle takes shorter texts than the model."""
+    """Return a warning if the default length limits the bundle to shorter texts than the model."""
     if max_seq_len is not None or model.max_seq_len >= model.max_position_embeddings:
         return ()
     return (
@@ -153,7 +153,7 @@ def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> tuple[str, ..
 
 
 def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Compare the tokenizer with the embedding, texts and chats with transformers' tokens."""
+    """Return warnings if the tokenizer exceeds the embedding or differs from transformers'."""
     content, directory, chat = checkpoint.tokenizer_json, checkpoint.directory, checkpoint.chat
     if content is None or directory is None:
         return ()
@@ -224,9 +224,9 @@ def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterat
 
 
 def _precision(config: ExportConfig, checkpoint: Checkpoint) -> PrecisionSpec:
-    """Return the requested number formats, for skipdec's kernels or ONNX Runtime's.
+    """Return the requested number formats for skipdec's or ONNX Runtime's kernels.
 
-    Beside quantised weights, the former keep embedding tables in the checkpoint's own 16 bits,
+    With quantised weights, the former keep embedding tables in the checkpoint's own 16-bit type,
     which is exact: the table of Llama-3.2-1B takes 0.5 GB instead of 1.05 GB.
     """
     precision = config.precision()

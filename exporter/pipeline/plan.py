@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _GRAPH_BYTES = 1 << 16  # upper bound of any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
-_SECONDS_PER_GIGAWEIGHT: dict[Quantization, float] = {  # measured on 2 cores, NVMe, page cache
+_SECONDS_PER_GIGAWEIGHT: dict[Quantization, float] = {  # on 2 cores, NVMe, page cache
     "none": 4.0,
     "int8": 6.0,
     "int8-block": 8.0,
@@ -60,11 +60,11 @@ _ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {"int4": 4,
 
 @dataclass(frozen=True)
 class PlannedEngine:
-    """An engine to be built; ``size`` is a slight overestimate of its files' bytes.
+    """An engine to be built; ``size`` slightly overestimates the bytes of its files.
 
-    TensorRT's engines have one plan for each of ``capacities``, or a single one if it is empty.
-    ``drafted``: of an engine that only drafts run, the structure by which its parameters are named,
-    those of a layer as layer 0's; None: it is the model's own engine.
+    TensorRT's engines have one plan for each of ``capacities``, or a single one if it is empty. For
+    an engine that only drafts run, ``drafted`` is the structure by which its parameters are named,
+    those of a layer as layer 0's; for the model's own engines it is None.
     """
 
     kind: EngineKind
@@ -75,7 +75,7 @@ class PlannedEngine:
 
     @property
     def is_draft(self) -> bool:
-        """True if only drafts run it."""
+        """True if only drafts run the engine."""
         return self.drafted is not None
 
     @property
@@ -86,11 +86,11 @@ class PlannedEngine:
 
 @dataclass(frozen=True)
 class DraftParts:
-    """What a bundle says and holds of drafts.
+    """The parts that a bundle has for drafts.
 
-    ``text``: what it recommends; None: nothing. ``layer``: the draft layer, None without one.
-    ``head_tokens``: the tokens that the narrow head scores; None without one. ``ngrams``: the file
-    of those with which drafts begin, if any. ``warnings`` say what drafts lack.
+    ``text``: the recommended drafts. ``layer``: the draft layer. ``head_tokens``: the number of
+    tokens that the narrow head scores. ``ngrams``: the content of the file of n-grams. Each is None
+    if the bundle has none. ``warnings`` are sentences about limitations of the drafts.
     """
 
     text: str | None = None
@@ -103,7 +103,7 @@ class DraftParts:
 class EngineSource(ABC):
     """A thread-safe source of ONNX engines.
 
-    ``tool_versions``: of all tools that affect their bytes, or those of plans made from them.
+    ``tool_versions``: the versions of all tools that affect the bytes of engines and plans.
     """
 
     tool_versions: dict[str, str]
@@ -114,7 +114,7 @@ class EngineSource(ABC):
 
     @abstractmethod
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Return one engine, on disk, lowered as the entry ``form`` of ``TARGETS`` says."""
+        """Return one engine, on disk, lowered for the entry ``form`` of ``TARGETS``."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class BundlePlan:
 
     @property
     def texts(self) -> dict[str, bytes]:
-        """Return the content of files that are no engines', by name."""
+        """Return the content of files other than engines, by name."""
         chat = None if self.chat is None else self.chat.content
         found = {TOKENIZER_NAME: self.tokenizer, CHAT_TEMPLATE_NAME: chat}
         found[NGRAMS_NAME] = self.drafts.ngrams
@@ -157,7 +157,7 @@ class BundlePlan:
 
     @property
     def form(self) -> str:
-        """Return the lowering of graphs: see ``Manifest.form``."""
+        """Return the form to which graphs are lowered; see ``Manifest.form``."""
         return self.kernels or self.target
 
     @property
@@ -172,7 +172,7 @@ class BundlePlan:
 
     @property
     def shortage(self) -> str | None:
-        """Return a message if the disk of the output lacks space for everything written."""
+        """Return a message if the output's disk lacks space for all files, else None."""
         place = bundle_place(self.output)
         parent = next(parent for parent in place.target.parents if parent.exists())
         written = sum(path.stat().st_size for path in place.partial.rglob("*") if path.is_file())

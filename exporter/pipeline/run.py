@@ -65,14 +65,14 @@ def run(
             reports = building.run(config.jobs)
             verification = None
             if plan.verification is not None:
-                # With its canonical engines, even if they are not kept: the CPU runs those.
+                # Include canonical engines even if they are not kept, because the CPU runs them.
                 writer.stage(building.manifest(canonical=True), schedule, plan.texts)
                 with stages.stage("verify"):
                     verification = process.run_verification(
                         plan.verification, stages.events, verifier
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
-            with stages.stage("publish", 1), Interruption():  # once begun, it is completed
+            with stages.stage("publish", 1), Interruption():  # once begun, it completes
                 bundle = writer.publish(manifest, schedule, plan.texts)
     return ExportReport(
         output=bundle.path,
@@ -93,7 +93,7 @@ def run(
 
 
 def _verifier(plan: BundlePlan) -> AbstractContextManager[Worker | None]:
-    """Start the verifying process, if any, while graphs are traced: its imports take as long."""
+    """Start the verifier, if any, during the trace, because its imports take about as long."""
     if plan.verification is None:
         return nullcontext()
     return process.start_verifier(plan.model)
@@ -133,7 +133,7 @@ class _Building:
         return tuple(reports[name] for name in names if name in reports)
 
     def _cut_head(self, tokens: int) -> EngineReport:
-        """Write the narrow head, which takes milliseconds and so is never resumed."""
+        """Write the narrow head. This takes milliseconds, so it is never resumed."""
         start, plan = perf_counter(), self._plan
         head = self._engines[engine_name(EngineKind.HEAD)]
         built = write_narrow_head(head, plan.model, plan.precision, plan.form, tokens)

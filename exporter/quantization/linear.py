@@ -1,8 +1,8 @@
 """Quantised weights for the ONNX operator DequantizeLinear, as TensorRT uses it.
 
 All forms are symmetric, keep the weight's shape [K, N], and have scales in the engine's own float
-type, in which TensorRT multiplies. Scales are rounded to it before codes are computed, so this
-rounding costs almost nothing. numpy only.
+type, in which TensorRT multiplies. Scales are rounded to that type before codes are computed, so
+the rounding costs almost nothing. numpy only.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
 def _scales(weights: FloatArray, axis: int, maximum: float, dtype: FloatType) -> Array:
     """Return ``max|weights| / maximum`` along ``axis``, or 1 where it underflows in ``dtype``."""
     peaks = finite(np.abs(weights).max(axis=axis))
-    with np.errstate(over="ignore"):  # which `finite` refuses
+    with np.errstate(over="ignore"):  # `finite` refuses the result
         scales = finite((peaks / np.float32(maximum)).astype(dtype))
     return np.where(scales == 0, np.ones_like(scales), scales)
 

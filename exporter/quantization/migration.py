@@ -1,8 +1,8 @@
 """Migration of outliers from activations into weights (SmoothQuant, arXiv 2211.10438, section 4).
 
 For a product x @ W and a factor s per input channel, (x / s) @ (diag(s) W) is the same product.
-Instead of x, the tensors that produce x are divided by s, so nothing remains to be done at run
-time. The family names these tensors: ``Decoder.sites``.
+Instead of x, the tensors that produce x are divided by s, so nothing is left to do at run time.
+``Decoder.sites`` names these tensors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ...engines.memory import Array
 from ..architecture.architecture import decoder_of, engine_parameters
 from ..architecture.weights import TensorReader, engine_name
 
-MIGRATION = "migration"  # key in a manifest's ``source`` of the factors' digest
+MIGRATION = "migration"  # key of the factors' digest in a manifest's ``source``
 
 Factors = Mapping[str, Sequence[float]]
-"""Factors s of the input channels of products, by the names of their weights."""
+"""Factors s of each product's input channels, by the name of its weight."""
 
 _Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -64,7 +64,8 @@ def migrated_reader(
 ) -> TensorReader:
     """Return a reader of one engine's tensors that applies ``factors`` to each tensor it reads.
 
-    For this engine alone: a head tied to the embedding has factors, the embedding has none.
+    The factors apply to this engine alone: a head tied to the embedding has factors, while the
+    embedding has none.
     """
     if not factors:
         return reader
@@ -80,7 +81,7 @@ def migrated_reader(
 
 
 def fixed_inputs(kind: EngineKind, model: ModelSpec) -> dict[str, str]:
-    """Return the products of an engine of ``kind`` that no factor fits, with the reason."""
+    """Return the products of an engine of ``kind`` that can't have factors, with the reason."""
     sites = decoder_of(model).sites(kind, 0 if kind is EngineKind.LAYER else None)
     return {product: site.fixed for product, site in sites.items() if site.fixed is not None}
 
@@ -110,7 +111,7 @@ class _Scales:
 
 
 class _MigratedReader:
-    """A TensorReader that returns float32 tensors, as factors need, whatever is stored."""
+    """A TensorReader that applies factors and returns float32, whatever type is stored."""
 
     def __init__(self, reader: TensorReader, scales: Mapping[str, _Scales]) -> None:
         self._reader = reader

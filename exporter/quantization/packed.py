@@ -66,9 +66,9 @@ def _in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> Ite
 class PackedQuantizer(WeightQuantizer):
     """Produces the tensors of one of skipdec's operators, in the order of its inputs.
 
-    The first axis of each tensor follows the columns of the weight, so a weight is packed in
+    The first axis of each tensor runs along the columns of the weight, so a weight is packed in
     pieces of whole blocks of columns. ``is_gated``: the columns are two halves, gate and other,
-    each packed by itself and placed as ``gated_halves`` tells.
+    each packed by itself and placed according to ``gated_halves``.
     """
 
     is_gated: bool = field(default=False, kw_only=True)
@@ -118,7 +118,7 @@ class PackedQuantizer(WeightQuantizer):
         return tensors
 
     def _fill(self, tensors: Mapping[str, Array], weight: Array) -> None:
-        """Write the packed ``weight`` to ``tensors``, piece by piece, a piece in each thread."""
+        """Write the packed ``weight`` to ``tensors``, one piece per thread at a time."""
         ends = dict.fromkeys(tensors, 0)
         pieces = (weight[:, each] for each in column_slices(weight.shape, BLOCK_COLUMNS))
         for packed in _in_threads(self.pack, pieces, available_cores()):
@@ -127,7 +127,7 @@ class PackedQuantizer(WeightQuantizer):
                 tensors[name][start : ends[name]] = part
 
     def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        """Return the tensors of ``plain`` for a weight [K, N]; without one, the weight as ""."""
+        """Return the tensors of ``plain`` for a weight [K, N]; without it, the weight under ""."""
         if not self.is_gated:
             return self.unpacked(tensors, shape)
         in_size, out_size = shape
@@ -176,7 +176,7 @@ class PackedChannelQuantizer(PackedQuantizer):
 
 @dataclass(frozen=True)
 class _Packing:
-    """Packs codes and scales of MatMulNBits, and unpacks those of a number of columns."""
+    """Functions that pack codes and scales of MatMulNBits and unpack those of some columns."""
 
     pack: Callable[[Array, Array], tuple[Array, Array]]
     unpack: Callable[[Array, Array, int], tuple[Array, Array]]
@@ -184,12 +184,12 @@ class _Packing:
 
 @dataclass(frozen=True)
 class PackedBlockQuantizer(PackedQuantizer):
-    """``BlockQuantizer``'s codes and scales, packed for an operator of blocks.
+    """``BlockQuantizer``'s codes and scales, packed for BlockLinear4 or BlockLinear8.
 
-    Scales are bfloat16: as small as float16, with the range of float32, so weights of any magnitude
-    are represented equally well. Codes are computed from the rounded scale, so its eight bits only
-    cost anything at the largest element of a block: less than a fiftieth of a step of int4, and at
-    most a fourth of one of int8.
+    Scales are bfloat16: as small as float16 but with the range of float32, so weights of any
+    magnitude are represented equally well. Codes are computed from the rounded scale, so its eight
+    bits only affect the largest element of a block: by less than a fiftieth of a step of int4, and
+    at most a fourth of a step of int8.
     ``block_size`` is one of those that `fits_block_linear` allows.
     """
 
@@ -202,7 +202,7 @@ class PackedBlockQuantizer(PackedQuantizer):
 
     @property
     def plain(self) -> BlockQuantizer:
-        """Return the quantiser with which MatMulNBits computes the same."""
+        """Return the quantiser of MatMulNBits with the same codes."""
         return BlockQuantizer(self.bits, self.block_size, "bfloat16")
 
     @override
@@ -253,7 +253,7 @@ class PackedInt8BlockQuantizer(PackedBlockQuantizer):
 
 @dataclass(frozen=True)
 class FloatQuantizer(PackedQuantizer):
-    """Floats, rounded to ``dtype``, for FloatLinear."""
+    """Float weights, rounded to ``dtype``, for FloatLinear."""
 
     dtype: FloatType
 
@@ -271,7 +271,7 @@ class FloatQuantizer(PackedQuantizer):
 
     @override
     def pack(self, weight: Array) -> dict[str, Array]:
-        with np.errstate(over="ignore"):  # which `finite` refuses
+        with np.errstate(over="ignore"):  # `finite` refuses the result
             rounded = weight.astype(self.dtype, copy=False)
         finite(np.abs(rounded).max(axis=0).astype(np.float32))
         return {"packed": pack_float(rounded)}
@@ -282,7 +282,7 @@ class FloatQuantizer(PackedQuantizer):
 
 
 def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return views of the gate's and of the other half's part of each packed tensor."""
+    """Return views of the gate's part and of the other half's part of each packed tensor."""
     halves = {name: gated_halves(tensor) for name, tensor in tensors.items()}
     return (
         {name: gate for name, (gate, _) in halves.items()},
@@ -293,8 +293,8 @@ def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, A
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
     """Return the quantiser of the products of an engine of ``kind``; None if it has no products.
 
-    Blocks with a size or accuracy that BlockLinear4 and BlockLinear8 lack run on ONNX Runtime's
-    operators.
+    Blocks with a size or accuracy that BlockLinear4 and BlockLinear8 don't support run on ONNX
+    Runtime's operators.
     """
     match quantize.weight_quantizer(kind, precision):
         case None if kind in quantize.KINDS_WITH_PRODUCTS:

@@ -36,13 +36,13 @@ FloatArray = NDArray[np.float32]
 
 KINDS_WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD, *NUM_JOINED)
 
-ACTIVATION_ZERO_POINT = 128  # for uint8 activations; int8 ones use a kernel 40 times slower
+ACTIVATION_ZERO_POINT = 128  # for uint8 activations; int8 would use a kernel 40 times slower
 ACTIVATION_MAXIMUM = 127
 WEIGHT_MAXIMUM = 127
 
 NOT_FINITE = "has NaN or infinity; export a checkpoint without them"
 
-_LEAST_PEAK = np.float32(WEIGHT_MAXIMUM) * np.finfo(np.float32).tiny  # with a normal scale
+_LEAST_PEAK = np.float32(WEIGHT_MAXIMUM) * np.finfo(np.float32).tiny  # has a normal scale
 _BLOCK_ELEMENTS = 1 << 19  # weights quantised at a time: 2 MiB of float32 stay in the cache
 
 
@@ -65,7 +65,7 @@ class WeightQuantizer(ABC):
         """Return the float32 weight [K, N], of ``shape``, that ``tensors`` represent."""
 
     def fitting(self, parameter: Parameter) -> WeightQuantizer:
-        """Return the quantiser of the weight ``parameter``, which its use may change."""
+        """Return the quantiser of the weight ``parameter``, which may depend on its use."""
         return self
 
     def dequantized(self, weight: Array) -> FloatArray:
@@ -78,7 +78,7 @@ class ChannelQuantizer(WeightQuantizer):
     """Symmetric int8 with one scale per output channel (column), for int8 (W8A8) products.
 
     ``scale[n] = max|w[:, n]| / 127``. Example: the column (-1.0, 0.5, 0.3) has scale 1/127 and
-    codes (-127, 64, 38). A column whose scale would be subnormal has the codes of zeros.
+    codes (-127, 64, 38). A column whose scale would be subnormal is stored as zeros.
     """
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -141,7 +141,7 @@ class BlockQuantizer(WeightQuantizer):
             blocked = block.reshape(len(block), -1, self.block_size)  # [n, blocks, block_size]
             high, low = finite(blocked.max(axis=2)), finite(blocked.min(axis=2))
             peak = np.where(high > -low, high, low) / np.float32(-self.zero_point)
-            with np.errstate(over="ignore"):  # which `finite` refuses
+            with np.errstate(over="ignore"):  # `finite` refuses the result
                 rounded = finite(peak.astype(scale.dtype))
             rounded[rounded == 0] = 1
             scale[columns] = rounded
@@ -216,7 +216,7 @@ def column_blocks(weight: Array) -> Iterator[tuple[slice, FloatArray]]:
 
 
 def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
-    """Yield slices of a weight's columns; all but the last have a ``multiple`` of columns."""
+    """Yield slices of a weight's columns, all but the last a multiple of ``multiple`` wide."""
     in_size, out_size = shape
     step = max(1, _BLOCK_ELEMENTS // in_size // multiple) * multiple
     for start in range(0, out_size, step):
@@ -224,7 +224,7 @@ def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
 
 
 def finite(extremes: FloatArray) -> FloatArray:
-    """Return ``extremes`` of some weights. Raises NotFiniteError if one is not finite."""
+    """Return ``extremes`` unchanged. Raises NotFiniteError if one is not finite."""
     if not np.isfinite(extremes).all():
         raise NotFiniteError("weight", NOT_FINITE)
     return extremes

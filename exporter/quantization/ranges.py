@@ -17,7 +17,7 @@ from ..architecture.weights import engine_name
 from .migration import Migration
 from .quantize import quantization
 
-_MAX_BYTES = 1 << 30  # bytes of a file with a factor for each input of each product
+_MAX_BYTES = 1 << 30  # of a file, which may have a factor for each input of each product
 
 Ranges = Mapping[str, float]
 """Maximum |x| of the input of each product, by the name of its weight."""
@@ -95,7 +95,7 @@ def read_ranges(path: Path) -> ActivationRanges:
 
 
 def read_migration(path: Path, model: ModelSpec, precision: PrecisionSpec) -> Migration:
-    """Return only the factors, for engines that scale activations per token and need no ranges.
+    """Return only the factors, for engines that scale activations per token, without ranges.
 
     Raises UsageError if the file can't be read, does not fit ``model``, or has no factors.
     """

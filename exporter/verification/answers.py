@@ -1,4 +1,4 @@
-"""What a bundle answers to questions, beside its checkpoint at full precision: for people."""
+"""A bundle's answers to questions beside those of its checkpoint at full precision, for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from ...engines.checking import FrozenModel
 
 UNLIKELY = 10.0
-"""A word that is so many times less likely than another at full precision breaks an answer."""
+"""A token this many times less likely than the best one at full precision breaks an answer."""
 
 _REPEATED_TOKENS = 12
 _REPETITIONS = 3
@@ -28,8 +28,8 @@ class MeasuredModel(FrozenModel):
 class Answer(MeasuredModel):
     """A bundle's greedy answer to a question, and the checkpoint's at full precision.
 
-    The checkpoint also reads the bundle's answer: where it would have chosen another word, the two
-    are compared by its own probabilities. ``unlikely`` is the word that it finds least likely.
+    The checkpoint also reads the bundle's answer. Where it would have chosen another token, the two
+    are compared by its own probabilities. ``unlikely`` is the token that it finds least likely.
     """
 
     question: str
@@ -77,25 +77,25 @@ class AnswerCheck(MeasuredModel):
 
     @property
     def broken(self) -> list[tuple[Answer, str]]:
-        """Return the answers that break, each with its fault."""
+        """Return the faulty answers, each with its fault."""
         found = ((answer, answer.fault) for answer in self.answers)
         return [(answer, fault) for answer, fault in found if fault is not None]
 
     @property
     def warnings(self) -> list[str]:
-        """Return a sentence for each of the first answers that break, and their number."""
+        """Return a sentence about each of the first faulty answers, and one with their number."""
         broken = self.broken
         if not broken:
             return []
-        told = [answer.describe(fault) for answer, fault in broken[:_SHOWN_ANSWERS]]
+        described = [answer.describe(fault) for answer, fault in broken[:_SHOWN_ANSWERS]]
         return [
-            *told,
+            *described,
             f"{len(broken)} of {len(self.answers)} answers to built-in questions broke in this "
             "precision; ask the bundle questions of your own",
         ]
 
     def summary(self) -> list[str]:
-        """Return lines for people, with one of the answers that are worded differently."""
+        """Return lines for people, including one of the answers that are worded differently."""
         reworded = [each for each in self.answers if not each.equal and each.fault is None]
         equal = sum(answer.equal for answer in self.answers)
         line = (
@@ -106,7 +106,7 @@ class AnswerCheck(MeasuredModel):
 
 
 def repeats_itself(token_ids: Sequence[int]) -> bool:
-    """Return True if the last dozen tokens or more are one phrase over and over.
+    """Return True if at least the last dozen tokens repeat one phrase over and over.
 
     >>> repeats_itself([1, 2, *[7, 8, 9] * 5])
     True
@@ -120,5 +120,5 @@ def repeats_itself(token_ids: Sequence[int]) -> bool:
 
 
 def _short(text: str, begin: int) -> str:
-    """Return the text on one line from ``begin`` on, with an ellipsis for what is left out."""
+    """Return the text from ``begin`` on, shortened to one line with ellipses."""
     return "… " * bool(begin) + shorten(text[begin:], _SHOWN_CHARACTERS, placeholder=" …")

@@ -108,8 +108,9 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
 class Verification:
     """The checks of a bundle whose model and precision have been confirmed.
 
-    ONNX graphs, also canonical ones, run on the bundle's own target; for TensorRT's targets they
-    run on the CPU, and plans run if the GPU they were built for is present. A context manager.
+    A context manager. ONNX graphs, including canonical ones, run on the bundle's own target; for
+    TensorRT's targets they run on the CPU, and plans run if the GPU for which they were built is
+    present.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Verification:
         self._quantized = Reference(self._model, self._precision, reader, form, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
-        self._draft = (  # whose inputs no factor was measured for
+        self._draft = (  # no factors were measured for its inputs
             None if draft is None else Reference(draft.model, self._precision, draft.reader, form)
         )
         self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else manifest.target)
@@ -145,7 +146,7 @@ class Verification:
         self._events = events
 
     def __enter__(self) -> Self:
-        """Return self; everything is open already."""
+        """Return self; everything is already open."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -207,14 +208,14 @@ class Verification:
             jobs += [*self._draft_jobs(), *canonical]
         checks = []
         chats = self._bundle.manifest.chat_template is not None
-        self._events.stage("verifying", len(jobs) + 2 + chats)  # tokens, the reference's, answers
+        self._events.stage("verifying", len(jobs) + 2 + chats)  # own and reference tokens, answers
         for label, check in jobs:
             checks.append(check().model_copy(update={"engine": label}))
             self._events.advance(label)
         return tuple(checks)
 
     def _draft_jobs(self) -> Iterator[_Job]:
-        """Yield the checks of what only drafts run; a draft layer's need the files it came from."""
+        """Yield checks of engines that only drafts run; a draft layer's need its source files."""
         trained, head = self._bundle.manifest.trained_draft, self._bundle.manifest.draft_head
         if trained is not None and self._draft is not None:
             for spec in trained.engines:
@@ -239,9 +240,9 @@ class Verification:
     def _check_graph(
         self, spec: EngineSpec, reference: Reference, layer_index: int | None = None
     ) -> EngineCheck:
-        """Check an ONNX graph: weights bit for bit, and its results if the CPU can run it.
+        """Check an ONNX graph: its weights bit for bit, and its results if the CPU can run it.
 
-        ``layer_index``: by which the reference knows the engine, if not the engine's own.
+        ``layer_index``: the engine's index in the reference, if it differs from the engine's own.
         """
         stored = self._stored(spec)
         index = spec.layer_index if layer_index is None else layer_index
@@ -293,9 +294,9 @@ class Verification:
     def check_tokens(self) -> TokenCheck | None:
         """Compare greedy tokens at full depth with Hugging Face's, in the bundle's float type.
 
-        The bundle generates if it fits in ``verify_memory``; otherwise its engines read random
-        tokens, loaded one at a time. Plans generate on their GPU; without it, canonical engines
-        read. Returns None if nothing can run.
+        The bundle generates if it fits in ``verify_memory``; otherwise its engines, loaded one at a
+        time, read random tokens. Plans generate on their GPU; without it, canonical engines read.
+        Returns None if nothing can run.
         """
         runs_plans = isinstance(self._plans, PlanRunner)
         if self._is_compiled and not runs_plans and not self._runs_canonical:
@@ -333,8 +334,9 @@ class Verification:
     def check_answers(self) -> AnswerCheck | None:
         """Compare answers to built-in questions with those at full precision.
 
-        They take at most a minute of processor time, or what the verification took so far.
-        Returns None for random weights, without a chat template, and if the bundle can't generate.
+        This takes at most a minute of processor time, or as long as the verification so far if that
+        is longer. Returns None for random weights, without a chat template, and if the bundle can't
+        generate.
         """
         manifest = self._bundle.manifest
         is_chat = manifest.tokenizer is not None and manifest.chat_template is not None
@@ -350,7 +352,7 @@ class Verification:
             return self._compared_answers(tokenizer)
 
     def _compared_answers(self, tokenizer: Tokenizer) -> AnswerCheck | None:
-        """Ask the questions that the time allows; None if none can be asked."""
+        """Ask as many questions as time allows; return None if none can be asked."""
         try:
             questions = asked_questions(self._bundle, tokenizer)
         except UsageError as error:

@@ -1,4 +1,4 @@
-"""Construction and decoding of key and value caches of any dtype."""
+"""Builds and decodes key and value caches of any dtype."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cache_values(cache: Array, past: TensorSpec) -> NDArray[np.float32]:
 
 
 def position_inputs(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
-    """Return the inputs with positions of ``num_tokens`` tokens per row, from ``starts`` [B] on.
+    """Return the inputs that state positions: ``num_tokens`` per row, from ``starts`` [B] on.
 
     The mask is bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``.
     """

@@ -37,8 +37,8 @@ class EngineCalls(ABC):
         """Run a layer on hidden states [B, S, E]; row b starts at position ``starts[b]``.
 
         ``starts`` is int64 [B]. Key and value [B, N, T, W] contain the past and are updated in
-        place. With S > 1, all starts are 0 except for engines of skipdec's kernels; prompts are
-        padded on the right, and outputs at padding are meaningless. Returns [B, S, E].
+        place. With S > 1, all starts are 0, except for engines of skipdec's kernels. Prompts are
+        padded on the right; outputs at padding are meaningless. Returns [B, S, E].
         """
         output, key[...], value[...] = self.run(
             {
@@ -56,7 +56,7 @@ class EngineCalls(ABC):
         return self.run({role.HIDDEN_STATES: hidden_states, role.ROW_POSITIONS: row_positions})[0]
 
     def joined(self, states: Array) -> Array:
-        """Map states beside each other, [B, S, J · E], to one, [B, S, E]."""
+        """Map J concatenated states [B, S, J · E] to one [B, S, E]."""
         return self.run({TensorRole.STATES: states})[0]
 
     def candidates(self, logits: Array) -> tuple[Array, Array]:
@@ -66,7 +66,7 @@ class EngineCalls(ABC):
 
 
 class ModuleCalls(EngineCalls):
-    """An engine module with its weights; float32 throughout."""
+    """An engine's module with its weights, in float32 throughout."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -79,7 +79,7 @@ class ModuleCalls(EngineCalls):
 
 
 class SessionCalls(EngineCalls):
-    """An engine bound as in the runtime: cache updated in place, tensors by role."""
+    """An engine bound as in the runtime: caches are updated in place, tensors named by role."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
@@ -105,7 +105,7 @@ def _float32_tensor(array: Array) -> torch.Tensor:
 def output_shapes(
     spec: EngineSpec, inputs: Mapping[TensorRole, Array]
 ) -> dict[TensorRole, tuple[int, ...]]:
-    """Return the shape of each output for ``inputs``, which give the symbols B, S, T and R."""
+    """Return the shape of each output; ``inputs`` determine the symbols B, S, T and R."""
     sizes: dict[int | str, int] = {}
     for tensor in spec.inputs:
         if tensor.role in inputs:

@@ -1,4 +1,4 @@
-"""Checks of what only drafts run: the draft layer, and the narrow head against the whole one."""
+"""Checks of engines that only drafts run: the draft layer and the narrow head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .report import EngineCheck
 from .tolerance import Tolerance
 
 _ROWS = 9  # hidden states on which both heads are compared bit for bit
-_OF_THE_HEAD = HEAD_WEIGHT.removesuffix("weight")  # tensors with an entry per token
+_HEAD_PREFIX = HEAD_WEIGHT.removesuffix("weight")  # tensors with an entry per token
 
 
 def open_draft_layer(
@@ -33,7 +33,8 @@ def open_draft_layer(
 ) -> TrainedDraftLayer | None:
     """Return the draft layer in ``directory``, which ``bundle`` should have; None without one.
 
-    Raises VerificationError if the bundle has none or has it elsewhere, and as `read_draft_layer`.
+    Raises VerificationError if the bundle has none, or one that reads other states or scores other
+    tokens, and the errors of `read_draft_layer`.
     """
     if directory is None:
         return None
@@ -67,7 +68,7 @@ def check_draft_head(
     shapes = narrow_shapes(reference.model, reference.precision, head.tokens)
     problems = []
     for name, array in builder.tensors():
-        is_cut = name.startswith(_OF_THE_HEAD)
+        is_cut = name.startswith(_HEAD_PREFIX)
         expected = array[: shapes.get(name, (head.tokens,))[0]] if is_cut else array
         problems.append(weight_problem(name, stored(name), expected))
     narrow = SessionCalls(backend.load(bundle, head.engine))
@@ -93,7 +94,7 @@ def _are_equal(
     hidden = head.engine.tensor(TensorRole.HIDDEN_STATES)
     rng = np.random.default_rng(seed)
     states = rng.standard_normal((1, _ROWS, int(hidden.shape[-1]))).astype(hidden.dtype)
-    for rows in (1, _ROWS):  # kernels differ by the number of rows
+    for rows in (1, _ROWS):  # kernels depend on the number of rows
         indices = np.arange(rows)
         expected = np.ascontiguousarray(whole.head(states, indices)[:, : head.tokens])
         if narrow.head(states, indices).tobytes() != expected.tobytes():

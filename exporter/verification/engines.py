@@ -22,15 +22,15 @@ from .tolerance import Tolerance
 _PROMPT_LENGTHS = (7, 1, 4)
 _DECODE_STEPS = 2
 _UNUSED_POSITIONS = 3
-_HEAD_SHAPE = (3, 5)  # [B, S] of hidden states of the head and of what drafts join
+_HEAD_SHAPE = (3, 5)  # [B, S] of the hidden states that head and joins read
 _HEAD_ROWS = (14, 0, 7, 7)  # gathered out of order and twice
 _EMBED_TOKENS = 4096  # per call, in two rows
 
 _ROW_LENGTH = 19  # of each row's prompt
-# Ways to divide each row's prompt into pieces, by their lengths.
+# Ways to divide each row's prompt into pieces: the lengths of the pieces.
 _CUTS: tuple[tuple[int, ...], ...] = ((19,), (1, 8, 10), (7, 7, 5), (16, 1, 1, 1))
 
-# Tensor name, the engine's result and the expected one.
+# Name of a tensor, the engine's result, and the expected result.
 Comparison = tuple[str, Array, Array]
 
 
@@ -47,8 +47,8 @@ def check_engine(
 ) -> EngineCheck:
     """Run engine and reference on the same inputs and report the worst tensor.
 
-    All rows of the embedding tables and all columns of the head are covered. ``independent``:
-    a layer's tokens must be bitwise equal in any batch and for any division of a prompt.
+    Covers all rows of the embedding tables and all columns of the head. ``independent``: a layer's
+    tokens must be bitwise equal in any batch and for any division of a prompt.
     """
     rng = np.random.default_rng([seed, spec.layer_index or 0])
     compare: dict[EngineKind, Callable[[], Iterator[Comparison]]] = {
@@ -168,7 +168,7 @@ def _compare_layer(
     model: ModelSpec,
     rng: np.random.Generator,
 ) -> Iterator[Comparison]:
-    """Compare a ragged prompt, single tokens, with hidden states ~ N(0, 1), and the caches."""
+    """Compare a ragged prompt and single tokens, hidden states ~ N(0, 1), and then the caches."""
     hidden = spec.tensor(TensorRole.HIDDEN_STATES)
     size, dtype = int(hidden.shape[-1]), np.dtype(hidden.dtype)
     lengths = np.array(_PROMPT_LENGTHS)  # [B]
@@ -212,7 +212,7 @@ def _compare_head(
 def _compare_joined(
     engine: EngineCalls, reference: EngineCalls, spec: EngineSpec, rng: np.random.Generator
 ) -> Iterator[Comparison]:
-    """Compare what is made of states ~ N(0, 1) beside each other."""
+    """Compare the join of concatenated states ~ N(0, 1)."""
     given = spec.tensor(TensorRole.STATES)
     states = rng.standard_normal((*_HEAD_SHAPE, int(given.shape[-1]))).astype(given.dtype)
     actual, expected = (each.joined(states) for each in (engine, reference))
@@ -222,7 +222,7 @@ def _compare_joined(
 def _compare_candidates(
     engine: EngineCalls, reference: EngineCalls, model: ModelSpec, rng: np.random.Generator
 ) -> Iterator[Comparison]:
-    """Compare candidates of random logits, which have no ties."""
+    """Compare candidates of random logits without ties."""
     logits = rng.standard_normal((len(_HEAD_ROWS), model.vocab_size)).astype(np.float32)
     yield from zip(
         ("top_logits", "top_token_ids"),
@@ -233,9 +233,9 @@ def _compare_candidates(
 
 
 def dependence(engine: EngineCalls, spec: EngineSpec, rng: np.random.Generator) -> str | None:
-    """Return a way of running prompts that changes bits, compared with rows alone, or None.
+    """Return a way of running prompts whose bits differ from those of single rows, or None.
 
-    All rows of a batch are divided alike. Pieces after the first start at later positions, which
+    All rows of a batch are divided equally. Pieces after the first start at later positions, which
     only engines of skipdec's kernels support.
     """
     size = int(spec.tensor(TensorRole.HIDDEN_STATES).shape[-1])

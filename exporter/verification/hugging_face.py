@@ -27,14 +27,14 @@ def hugging_face_logits(
 ) -> list[NDArray[np.float32]]:
     """Return each row's logits [len(row), V] by Hugging Face's model, rounded to ``dtype``.
 
-    A module's weights are in memory only while it runs, so models larger than memory work, too.
+    A module's weights are in memory only while it runs, so that models larger than memory work.
     """
     reference = architecture_of(model).reference_model(model).eval()
     weights, chosen = _weights(model, dtype, reader), getattr(torch, computes_in)
     for path, module in reference.named_modules():
         _read_when_run(path, module, lambda name: weights(name).to(chosen))
     with torch.inference_mode():
-        # Causal attention: padding on the right changes nothing before it.
+        # Attention is causal, so padding on the right changes nothing before it.
         logits = reference(torch.from_numpy(pad_right(rows))).logits.float().numpy()  # [B, S, V]
     return [each[: len(row)] for row, each in zip(rows, logits, strict=True)]
 
@@ -57,7 +57,7 @@ def hugging_face_texts(
     reader: TensorReader,
     is_spent: Callable[[], bool],
 ) -> list[list[int]]:
-    """Return what Hugging Face's model, all of it in memory, writes greedily after each row.
+    """Return what Hugging Face's model, entirely in memory, writes greedily after each row.
 
     A text ends with an end of text, after ``max_tokens``, or once ``is_spent`` returns True.
     """
@@ -72,7 +72,7 @@ def written_greedily(
     ends: Sequence[int],
     is_spent: Callable[[], bool] = lambda: False,
 ) -> list[list[int]]:
-    """Return what a model of transformers writes greedily after each row, in one batch.
+    """Return what a transformers model writes greedily after each row, in one batch.
 
     A text ends with one of ``ends``, after ``max_tokens``, or once ``is_spent`` returns True.
     """
@@ -102,7 +102,7 @@ def written_greedily(
 
 
 def _until_end(token_ids: list[int], ends: Sequence[int]) -> list[int]:
-    """Return the tokens up to the first end of text, behind which there is padding."""
+    """Return the tokens up to the first end of text, after which there is padding."""
     indices = [index for index, token_id in enumerate(token_ids) if token_id in ends]
     return token_ids[: indices[0] + 1] if indices else token_ids
 
@@ -114,7 +114,7 @@ def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
 
 
 def _weights(model: ModelSpec, dtype: FloatType, reader: TensorReader) -> ReadTensor:
-    """Return a function from a parameter's name in transformers to its float32 weights."""
+    """Return a function that maps a parameter's name in transformers to its float32 weights."""
     spare = decoder_of(model).spare_tensors
 
     def read(name: str) -> Tensor:
@@ -127,7 +127,7 @@ def _weights(model: ModelSpec, dtype: FloatType, reader: TensorReader) -> ReadTe
 
 
 def _read_when_run(path: str, module: nn.Module, read: ReadTensor) -> None:
-    """Give ``module`` its own weights before each of its calls, and take them away afterwards."""
+    """Load the weights of ``module`` before each of its calls and drop them afterwards."""
     absent = dict(module.named_parameters(recurse=False))  # on the meta device
     if not absent:
         return

@@ -1,4 +1,4 @@
-"""Checks before anything runs: the bundle's identity, and the memory that it needs."""
+"""Checks before anything runs: the bundle's identity and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def check_identity(
 ) -> None:
     """Raise VerificationError if the bundle's structure or precision is not the requested one."""
     manifest = bundle.manifest
-    # A checkpoint may be renamed, its length limited, and other sampling recommended.
+    # An export may rename a checkpoint, limit its length, and recommend other sampling.
     free = {"name", "max_seq_len", "sampling_defaults"}
     built = dict(manifest.model) | dict(manifest.precision) | {"kernels": manifest.kernels}
-    asked = dict(model) | dict(precision) | {"kernels": kernels}
+    requested = dict(model) | dict(precision) | {"kernels": kernels}
     if problems := [
-        f"{field} is {built.get(field)!r} in the bundle; requested: {asked.get(field)!r}"
-        for field in built | asked
-        if field not in free and built.get(field) != asked.get(field)
+        f"{field} is {built.get(field)!r} in the bundle; requested: {requested.get(field)!r}"
+        for field in built | requested
+        if field not in free and built.get(field) != requested.get(field)
     ]:
         raise VerificationError(str(bundle.path), *problems)
 
@@ -36,32 +36,34 @@ def check_identity(
 def check_migration(bundle: EngineBundle, migration: Migration | None) -> None:
     """Raise VerificationError unless the bundle's weights were migrated by ``migration``."""
     built = bundle.manifest.source.get(MIGRATION)
-    asked = None if migration is None else migration.digest
-    if built == asked:
+    requested = None if migration is None else migration.digest
+    if built == requested:
         return
     if built is None:
         problem = "its weights are the checkpoint's own, not migrated ones; leave --ranges out"
-    elif asked is None:
+    elif requested is None:
         problem = "outliers were migrated into its weights; pass the file as --ranges"
     else:
-        problem = f"its weights were migrated by factors {built[:12]}…, not these, {asked[:12]}…"
+        problem = (
+            f"its weights were migrated by factors {built[:12]}…, not these, {requested[:12]}…"
+        )
     raise VerificationError(str(bundle.path), problem)
 
 
 def checked_graphs(bundle: EngineBundle) -> dict[str, onnx.GraphProto]:
-    """Return the ONNX graphs, by path, without their weights; the builder has checked plans.
+    """Return the ONNX graphs by path, without weights; the builder has already checked plans.
 
     Raises VerificationError, for all engines at once, if dtypes differ from the request.
     """
     manifest = bundle.manifest
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
-    asked = [(spec, float_precision, CANONICAL) for spec in manifest.canonical]
+    requested = [(spec, float_precision, CANONICAL) for spec in manifest.canonical]
     if not target_of(manifest.target).is_compiled:
         engines = (*manifest.all_engines, *manifest.draft_engines)
-        asked = [(spec, manifest.precision, manifest.form) for spec in engines] + asked
+        requested = [(spec, manifest.precision, manifest.form) for spec in engines] + requested
     graphs: dict[str, onnx.GraphProto] = {}
     problems: list[str] = []
-    for spec, precision, target in asked:
+    for spec, precision, target in requested:
         graph = onnx.load(bundle.locate(spec.graph), load_external_data=False).graph
         graphs[spec.graph] = graph
         try:

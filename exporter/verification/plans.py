@@ -1,4 +1,4 @@
-"""Execution of TensorRT plans for verification, in pieces that fit their profiles."""
+"""Runs TensorRT plans for verification, in pieces that fit their profiles."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .calls import EngineCalls, output_shapes
 class DeviceCalls(EngineCalls):
     """One plan, called with host arrays of any size.
 
-    Rows and tokens beyond the limits of ``build`` are run in further pieces: a long prompt
-    continues where the last piece ended, which the engines' contract allows.
+    Rows and tokens beyond the limits of ``build`` run in further pieces: a long prompt continues
+    where the last piece ended, which the engines' contract allows.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DeviceCalls(EngineCalls):
         return np.concatenate(pieces, axis=1).reshape(*input_ids.shape, size)
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        """Run a layer; caches are resized to the plan's capacity meanwhile."""
+        """Run a layer, with caches resized to the plan's capacity during the call."""
         output = np.empty_like(hidden_states)  # [B, S, E]
         num_tokens = hidden_states.shape[1]
         build = self._build
@@ -108,7 +108,7 @@ class DeviceCalls(EngineCalls):
         inputs: Mapping[TensorRole, Array],
         caches: Mapping[TensorRole, Tensor] | None = None,
     ) -> list[Array]:
-        """Run on inputs within the limits; return the outputs but for ``caches``, on device."""
+        """Run on inputs within the limits; return the outputs except ``caches`` on the device."""
         spec, staging, kept = self._session.spec, self._staging, caches or {}
         inputs = {role: array for role, array in inputs.items() if role in spec.roles}
         outputs = [tensor for tensor in spec.outputs if tensor.role not in kept]
@@ -158,7 +158,7 @@ def _pieces(total: int, longest: int) -> list[slice]:
 
 @dataclass(frozen=True)
 class PlanRunner:
-    """A GPU backend with the library that the plans were built for; the caller closes it."""
+    """A GPU backend with the library for which the plans were built; the caller closes it."""
 
     bundle: EngineBundle
     backend: EngineBackend
@@ -172,7 +172,7 @@ class PlanRunner:
 
 
 def plan_runner(bundle: EngineBundle) -> PlanRunner | str:
-    """Return a runner of the plans of ``bundle`` on this machine, or why there is none."""
+    """Return a runner of the bundle's plans on this machine, or the reason why there is none."""
     try:
         backend = open_backend(bundle.manifest.target)
     except EnvironmentMismatchError as error:

@@ -18,11 +18,11 @@ from .report import VerificationReport, VerificationRequest
 
 WORKER = f"{__package__}.worker"
 _ENVIRONMENT = {
-    # The pools of torch and ONNX Runtime alternate. By default a waiting OpenMP thread keeps its
-    # core busy: if other work needs the cores, each product of a small model then takes 5 ms.
+    # The thread pools of torch and ONNX Runtime alternate. By default a waiting OpenMP thread keeps
+    # its core busy; if other work needs the cores, each product of a small model then takes 5 ms.
     "OMP_WAIT_POLICY": "passive",
-    # glibc returns the memory of each large array to the kernel, which clears it anew for the next:
-    # a fourth of the time of verifying a model with 1e9 parameters in a virtual machine.
+    # glibc returns the memory of each large array to the kernel, which clears it again for the
+    # next: a quarter of the time to verify a model with 1e9 parameters in a virtual machine.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
@@ -31,8 +31,8 @@ _ENVIRONMENT = {
 def start_verifier(model: ModelSpec | None = None) -> Worker:
     """Start the process for ``run_verification``, whose imports take seconds.
 
-    Started early, they overlap with other work. ``model``: also import what its reference model
-    needs. Returns a context manager to enter.
+    If it starts early, they overlap with other work. ``model``: also import what its reference
+    model needs. Returns a context manager to enter.
     """
     environment = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     prepared = [] if model is None else [model.model_dump_json()]
@@ -45,9 +45,9 @@ def run_verification(
     """Execute ``request``; ``events`` receives the stage ``verifying`` and each engine.
 
     ``verifier`` is a process from ``start_verifier`` for this call alone; None starts one.
-    Returns the report of a bundle that passed. Raises VerificationError naming the worst tensor
-    and engine of one that did not, and the errors of checkpoint or bundle. torch is loaded only in
-    the other process.
+    Returns the report of a bundle that passed. Raises VerificationError, naming the worst tensor
+    and engine, for one that did not, and the errors of checkpoint and bundle. Only the other
+    process loads torch.
     """
     require_extra("export", "verification")
 
@@ -79,16 +79,17 @@ def verify_bundle(
     verify_memory: int = 8 * GIB,
     events: Events | None = None,
 ) -> VerificationReport | None:
-    """Check all files of the bundle at ``path``; with ``source``, also what its engines compute.
+    """Check all files of the bundle at ``path``; with ``source``, also its engines' results.
 
     ``source``: the checkpoint from which it was exported. ``ranges``: the export's, if any.
-    ``draft_layer``: the directory of its draft layer, without which that layer is not compared.
-    ``atol``: the largest difference, as a fraction of the largest value; None: by precision.
-    ``max_divergence``: bound on the divergence of next-token distributions, in nats per token;
-    None: by precision, for a quantised bundle. ``verify_memory``: bytes up to which all engines
-    are loaded at once. Returns None without ``source``.
+    ``draft_layer``: the directory of its draft layer; without it, that layer is not compared.
+    ``atol``: the largest difference allowed, as a fraction of the largest value; None: depends on
+    the precision. ``max_divergence``: bound on the divergence of next-token distributions, in nats
+    per token; None: depends on the precision of a quantised bundle. ``verify_memory``: bytes up to
+    which all engines are loaded at once. Returns None without ``source``.
 
-    Raises BundleError for a file that differs from the manifest, and as ``run_verification``.
+    Raises BundleError for a file that differs from the manifest, and the errors of
+    ``run_verification``.
     """
     if source is None:
         EngineBundle.open(path, verify="full")

@@ -1,4 +1,4 @@
-"""Asks a bundle built-in questions in its chat template, and the checkpoint what it would say."""
+"""Asks a bundle built-in questions in its chat template, and lets the checkpoint judge."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ ANSWER_TOKENS = 64
 def affordable(
     questions: dict[str, list[int]], seconds: float, token_seconds: float
 ) -> dict[str, list[int]]:
-    """Return the first questions, as many as can be answered and read in ``seconds``, at least one.
+    """Return as many of the first questions as can be checked in ``seconds``, at least one.
 
-    ``token_seconds``: what the random prompts took, of which a question takes about half.
+    ``token_seconds``: the time that the random prompts took; a question takes about half of it.
     """
     count = int(seconds / max(token_seconds / 2, 1e-9))
     return dict(list(questions.items())[: max(1, count)])
 
 
 def asked_questions(bundle: EngineBundle, tokenizer: Tokenizer) -> dict[str, list[int]]:
-    """Return the questions that leave room for an answer in the bundle, and their tokens.
+    """Return the questions that leave room for an answer in the bundle, with their tokens.
 
     Raises UsageError if the chat template refuses a plain question, or writes a token that the
     model's vocabulary lacks.
@@ -51,33 +51,34 @@ def asked_questions(bundle: EngineBundle, tokenizer: Tokenizer) -> dict[str, lis
     longest = model.max_seq_len - ANSWER_TOKENS
     if build is not None:
         longest = min(longest, build.max_prompt_len)
-    asked = {}
+    questions = {}
     for question in QUESTIONS:
         ids = tokenizer.chat.encode([{"role": "user", "content": question}]).token_ids
         if beyond := [each for each in ids if each >= model.vocab_size]:
             rows = f"the {model.vocab_size:,} rows of the model's embedding"
             raise UsageError("chat template", f"writes token {beyond[0]}, beyond {rows}")
         if len(ids) <= longest:
-            asked[question] = list(ids)
-    return asked
+            questions[question] = list(ids)
+    return questions
 
 
 def compare_answers(
     bundle: EngineBundle,
     tokenizer: Tokenizer,
-    asked: dict[str, list[int]],
+    questions: dict[str, list[int]],
     reader: TensorReader,
     deadline: float,
     *,
     holds_reference: bool,
 ) -> AnswerCheck:
-    """Let the bundle answer, and the checkpoint read the answers and give its own.
+    """Let the bundle answer, then let the checkpoint read the answers and give its own.
 
-    ``holds_reference``: the checkpoint fits in memory, so that it goes on from where it would have
-    chosen another word, until ``deadline`` of `process_time`; else its answer ends with that word.
+    ``holds_reference``: the checkpoint fits in memory, so it continues its own answer from its
+    first differing token until ``deadline``, in `process_time`; otherwise its answer ends with that
+    token.
     """
     model, precision = bundle.manifest.model, bundle.manifest.precision
-    texts = written_texts(bundle, list(asked.values()), ANSWER_TOKENS)
+    texts = written_texts(bundle, list(questions.values()), ANSWER_TOKENS)
     rows = [text.read for text in texts]
     logits = hugging_face_logits(rows, model, precision.dtype, reader)
     readings = [
@@ -88,13 +89,13 @@ def compare_answers(
         _continue(readings, model, precision, reader, deadline)
     answers = [
         reading.answer(question, tokenizer)
-        for question, reading in zip(asked, readings, strict=True)
+        for question, reading in zip(questions, readings, strict=True)
     ]
     return AnswerCheck(answers=tuple(answers))
 
 
 class _Reading:
-    """The checkpoint's view of one answer: where it differs, and what it would say instead."""
+    """The checkpoint's view of one answer: where it would differ, and how."""
 
     def __init__(self, text: GreedyText, logits: FloatArray, ends: Sequence[int]) -> None:
         self._text = text
@@ -110,18 +111,18 @@ class _Reading:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the checkpoint's own answer goes on."""
+        """Return True if the checkpoint's own answer is not complete."""
         is_full = len(self.expected) >= ANSWER_TOKENS
         return self._first is not None and not is_full and self.expected[-1] not in self._ends
 
     @property
     def row(self) -> list[int]:
-        """Return the tokens after which the checkpoint's own answer goes on."""
+        """Return the tokens that the checkpoint continues."""
         prompt = self._text.read[: len(self._text.read) - len(self._text.chosen) + 1]
         return [*prompt, *self.expected]
 
     def answer(self, question: str, tokenizer: Tokenizer) -> Answer:
-        """Return the result, as texts."""
+        """Return the result as text."""
         chosen, expected = list(self._text.chosen), self.expected
         worst = int(np.argmax(self._gaps))  # a NaN, if there is one
         ellipsis = " …" if self.is_open else ""
@@ -148,7 +149,7 @@ def _continue(
     reader: TensorReader,
     deadline: float,
 ) -> None:
-    """Let the checkpoint complete the answers that it would have given otherwise."""
+    """Let the checkpoint complete its own answers where they differ."""
     going = [reading for reading in readings if reading.is_open]
     if not going or process_time() >= deadline:
         return

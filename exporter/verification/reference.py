@@ -25,7 +25,7 @@ from ..quantization.quantize import (
     quantizer_of,
 )
 
-# Sums of so many products of two numbers up to 127 are exact in float32 in any order:
+# Sums of this many products of two numbers up to 127 are exact in float32 in any order:
 # 1024 * 127 * 127 < 2 ** 24.
 _EXACT_INPUTS = 1024
 
@@ -57,9 +57,9 @@ class IntegerProjection(nn.Module):
 class Reference:
     """Builds the references of engines, with one engine's weights in memory at a time.
 
-    ``form``, of ``TARGETS``, determines the quantisation of weights; plans are compiled from
+    ``form``, a name in ``TARGETS``, determines the quantisation of weights; plans are compiled from
     weights rounded to the engine's float type. ``migration``, if any, is applied first. Weights are
-    float32 with the errors of ``precision``: rounded to float16, or quantised and, except int8,
+    float32 with the errors of ``precision``: rounded to float16, or quantised and, except for int8,
     dequantised. Activations are float32, even for float16 bundles.
     """
 
@@ -99,7 +99,7 @@ class Reference:
 
 
 class ReferenceBuilder:
-    """Fills one engine's module and yields each tensor meanwhile, so it is built only once."""
+    """Fills one engine's module and yields its tensors on the way, so it is built only once."""
 
     def __init__(self, reference: Reference, kind: EngineKind, layer_index: int | None) -> None:
         self._quantizer = reference.quantizer(kind)

@@ -81,10 +81,10 @@ class TokenCheck(MeasuredModel):
     """The bundle's greedy tokens at full depth against the reference, position by position.
 
     The reference reads the bundle's own tokens, so one difference does not hide the next. A token
-    that differs is a tie if the reference's logits for the two are less than ``tolerance`` apart.
-    ``required``: no token may differ except for ties. It is False for a quantised bundle, whose
-    distributions may instead diverge from the unquantised model's by ``allowed_divergence``,
-    averaged over positions; above ``usual_divergence`` there is a warning.
+    that differs is a tie if the reference's logits for the two tokens are at most ``tolerance``
+    apart. ``required``: no token may differ except for ties. It is False for a quantised bundle:
+    its distributions may diverge from the unquantised model's by ``allowed_divergence``, averaged
+    over positions; above ``usual_divergence`` there is a warning.
     """
 
     compared: int
@@ -155,10 +155,10 @@ class TokenCheck(MeasuredModel):
 
 
 class VerificationReport(MeasuredModel):
-    """Result of a verification; without ``tokens`` it stopped at broken engines.
+    """Result of a verification, which skips ``tokens`` if engines are broken.
 
-    ``answers`` are those to built-in questions, of a bundle with a chat template. ``notes`` say
-    what was not checked and why; ``remedies`` are options that round less than a quantised bundle.
+    ``answers`` are those of a bundle with a chat template to built-in questions. ``notes`` say what
+    was not checked and why; ``remedies`` are options that round less than a quantised bundle does.
     """
 
     engines: tuple[EngineCheck, ...]
@@ -170,7 +170,7 @@ class VerificationReport(MeasuredModel):
 
     @property
     def problems(self) -> list[str]:
-        """Return everything that failed: engines worst first, then tokens."""
+        """Return everything that failed: engines, worst first, then tokens."""
         worst_first = sorted(self.engines, key=_excess, reverse=True)
         problems = [problem for check in worst_first for problem in check.problems]
         return problems + (self.tokens.problems if self.tokens is not None else [])
@@ -192,7 +192,7 @@ class VerificationReport(MeasuredModel):
     def warnings(self) -> list[str]:
         """Return warnings about unusual but allowed results.
 
-        Answers, where there are some, are judged in place of the cost on random tokens.
+        If there are answers, they are judged instead of the cost on random tokens.
         """
         checked = self.tokens if self.answers is None else self.answers
         *first, last = ("",) if checked is None or not checked.warnings else checked.warnings

@@ -26,15 +26,15 @@ _REPORTED_LOGPROBS = 20  # they contain most of a trained model's probability
 
 FloatArray = NDArray[np.float32]
 
-# Where rounding moves a position far, two roundings move it by amounts of one scale, but not equal
-# ones: of two normal numbers the first is above eight times the second in 8 % of cases, above twice
-# in 30 %.
+# Where rounding changes logits much, two ways of rounding cause errors of the same scale, but not
+# equal ones: of two normal numbers, the first exceeds eight times the second in 8 % of cases, and
+# twice the second in 30 %.
 _SENSITIVE = 8
 
 
 @dataclass(frozen=True)
 class GreedyText:
-    """Tokens that the bundle read, and the token chosen after each of the last ``len(chosen)``.
+    """Tokens that the bundle read, and those it chose after each of the last ``len(chosen)``.
 
     ``logprobs[i]`` maps the most probable tokens at that position, and the chosen one, to their
     log-probabilities.
@@ -49,7 +49,7 @@ def token_tolerance(precision: PrecisionSpec) -> float:
     """Return the largest allowed difference of logits, as a fraction of max |logit|.
 
     Where outliers make a position of random tokens sensitive, float16 is off by 0.0058, and by
-    0.0043 in PyTorch (SmolLM2-135M). Some are more sensitive: see `compare_tokens`.
+    0.0043 in PyTorch (SmolLM2-135M). Some positions are even more sensitive: see `compare_tokens`.
     """
     allowed = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2, "int8": 4e-2}
     return max(allowed[precision.dtype], allowed[precision.kv_dtype or precision.dtype])
@@ -70,7 +70,7 @@ def random_prompts(
 
 
 def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
-    """Continue random prompts, as one ragged batch, by the user's way: with Generator.
+    """Continue random prompts in one ragged batch with Generator, as users do.
 
     Engines built for fewer rows run smaller batches.
     """
@@ -109,7 +109,7 @@ def written_texts(
 
 
 def text_from_logits(tokens: Sequence[int], logits: FloatArray) -> GreedyText:
-    """Return the choices of a bundle too large to generate, after each of given ``tokens``.
+    """Return what a bundle too large to generate would choose after each of ``tokens``.
 
     ``logits`` is [len(tokens), V].
     """
@@ -160,9 +160,9 @@ def compare_tokens(
 ) -> TokenCheck:
     """Compare each generated token with the reference's choice at its position.
 
-    ``reference_logits[r]`` is [tokens read of row r, V]. ``bound``: for a quantised bundle.
-    ``rounded_logits`` are those of a reference that computes in the bundle's float type: a bundle
-    may be off by `_SENSITIVE` times as much, where that is more than the tolerance.
+    ``reference_logits[r]`` is [tokens read of row r, V]. ``bound`` is for quantised bundles.
+    ``rounded_logits`` come from a reference that computes in the bundle's float type: the bundle
+    may be off by `_SENSITIVE` times its error if that exceeds the tolerance.
     """
     largest = relative_tolerance * max(float(np.abs(each).max()) for each in reference_logits)
     others = reference_logits if rounded_logits is None else rounded_logits

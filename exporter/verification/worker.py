@@ -1,8 +1,8 @@
-"""The verifying process: reads a VerificationRequest on stdin, writes a VerificationReport.
+"""The verifying process: reads a VerificationRequest from stdin, writes a VerificationReport.
 
 A separate process (engines/host/worker.py) keeps the memory of verification out of the exporter.
-It may be started long before the request arrives: with a ModelSpec as argument, it imports what
-the reference of such a model needs.
+It may be started long before the request arrives. With a ModelSpec as argument, it imports what the
+reference of such a model needs.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The LLaMA family: model types whose layers differ only in data, and OLMo 2 beside them."""
+"""The LLaMA family: model types whose layers differ only in data."""

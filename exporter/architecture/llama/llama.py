@@ -1,7 +1,7 @@
 """LLaMA and its relatives as decoders.
 
-Granite's multipliers are factors of the tensors that they follow: of queries, of what is added to
-the residual, of embeddings and of logits.
+Granite's multipliers become factors of weights: those of queries, of the products whose results are
+added to the residual, of embeddings and of the head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..decoder import EMBEDDING, HEAD, Decoder, Norm, Product, Rotation
 from .structure import LlamaSpec, read_structure
 
 _NULLABLE = ("sliding_window", "bos_token_id", "eos_token_id", "pad_token_id")
-_BEHIND_ATTENTION = "post_attention_layernorm"  # before the feed-forward, or of attention's output
+_BEHIND_ATTENTION = "post_attention_layernorm"  # before the feed-forward, or after attention
 
 
 def decoder(model: ModelSpec) -> Decoder:
@@ -38,7 +38,7 @@ def decoder(model: ModelSpec) -> Decoder:
         bias: bool,
         factors: tuple[float, ...] = (),
     ) -> Product:
-        """Pack projections, by their widths, that some checkpoints pack themselves, as ``name``."""
+        """Pack ``sources`` (name to width), which some checkpoints store packed as ``name``."""
         outer, _, _ = name.rpartition(".")
         parts = {f"{outer}.{source}_proj": width for source, width in sources.items()}
         if spec.packs_weights:
@@ -107,7 +107,7 @@ def decoder(model: ModelSpec) -> Decoder:
 def reference_model(model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is untyped)
     """Return Hugging Face's model with parameters on the meta device and real frequencies.
 
-    Sliding windows are left out: no text of the bundle is longer than one.
+    Sliding windows are left out, because no text of the bundle is longer than one.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -144,7 +144,7 @@ def reference_model(model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is 
     with torch.device("meta"):
         reference = AutoModelForCausalLM.from_config(config)
     decoder = reference.model
-    decoder.rotary_emb = type(decoder.rotary_emb)(config)  # its buffers are in no checkpoint
+    decoder.rotary_emb = type(decoder.rotary_emb)(config)  # checkpoints don't contain its buffers
     return reference
 
 

@@ -1,4 +1,4 @@
-"""How the model types of the family differ where config.json leaves it open."""
+"""Differences between the model types of the family that config.json does not state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 HeadNorms = Literal["none", "head", "whole"]
-"""RMS norms of queries and keys: none, of each head, or of all heads together."""
+"""RMS norms of queries and keys: none, over each head, or over all heads together."""
 
 _DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 32000,
@@ -32,12 +32,12 @@ _DEFAULTS: Mapping[str, Any] = {
 class Member:
     """A model type: the prefix of transformers' classes and what its layers always have.
 
-    ``changes``: what its configuration class assumes for missing fields, where LlamaConfig assumes
-    otherwise. ``flags``: the biases that config.json may switch on. ``window``: the layers that
-    ``sliding_window`` limits, those that ``layer_types`` or ``use_sliding_window`` name, or none.
+    ``changes``: defaults of its configuration class that differ from LlamaConfig's. ``flags``: the
+    biases that config.json may switch on. ``window``: the layers that ``sliding_window`` limits,
+    those that ``layer_types`` or ``use_sliding_window`` name, or none.
     ``packs_weights``: checkpoints have one tensor for queries, keys and values, and one for gate
     and up. ``norms_behind``: norms follow attention and feed-forward instead of preceding them.
-    ``heads_divide_size``: their number divides the hidden size, whatever ``head_dim`` is.
+    ``heads_divide_size``: their number must divide the hidden size, whatever ``head_dim`` is.
     """
 
     prefix: str
@@ -60,7 +60,7 @@ class Member:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Return what missing fields of config.json mean."""
+        """Return the defaults of fields that config.json lacks."""
         return {**_DEFAULTS, **self.changes}
 
 

@@ -1,9 +1,10 @@
-"""Rotary position embeddings (arXiv 2104.09864): read from config.json, and their frequencies.
+"""Rotary position embeddings (arXiv 2104.09864): reading config.json and computing frequencies.
 
-Position p turns the pair (x_i, x_(i + R/2)) of a head's first R elements by the angle p · f_i. Each
-kind of scaling consists of frequencies f [R / 2] and a factor of all cosines and sines. Frequencies
-are computed in float32, in the order of operations of transformers' ``modeling_rope_utils``. Powers
-are rounded from float64, so that every machine computes the same bits.
+Position p rotates the pair (x_i, x_(i + R/2)) of a head's first R elements by the angle p · f_i.
+Each kind of scaling defines the frequencies f [R / 2] and a factor of all cosines and sines.
+Frequencies are computed in float32, in the order of operations of transformers'
+``modeling_rope_utils``. Powers are rounded from float64, so that every machine computes the same
+bits.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from ..model_config import ConfigReader, FamilySpec, is_number
 RopeType = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Frequencies = NDArray[np.float32]
 
-_DYNAMIC = "dynamic"  # up to max_position_embeddings, its frequencies are the default ones
+_DYNAMIC = "dynamic"  # equals default up to max_position_embeddings
 _OBJECTS = ("rope_scaling", "rope_parameters")  # the former has priority, as in transformers
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # YaRN (arXiv 2309.00071), section 3.2
 _SHORT_FACTORS = "short_factor"
-_LEAST_DIVISOR = 0.5  # of frequencies up to 1: kernels turn by at most 2 radians per position
-_OLD_LONGROPE = ("su", "yarn")  # names of it in old files of Phi-3
+_LEAST_DIVISOR = 0.5  # frequencies are at most 1; kernels rotate by at most 2 radians
+_OLD_LONGROPE = ("su", "yarn")  # its names in old files of Phi-3
 _WITH_PARTIAL_ROTATION = ("default", "longrope")  # all that transformers takes for Phi-3
 
 
@@ -56,7 +57,7 @@ class RotarySpec(FamilySpec):
         return _KINDS[self.rope_type](self)
 
     def frequency_problem(self) -> str | None:
-        """Return the problem with frequencies that float32 or the kernels don't have, if any."""
+        """Return the problem with frequencies that float32 or the kernels can't take, or None."""
         with np.errstate(all="ignore"):
             frequencies = self.frequencies()
         least, most = frequencies.min(), frequencies.max()  # NaN if one is
@@ -99,8 +100,8 @@ def read_rotation(
     """Return the fields of a RotarySpec that config.json describes, in either of its spellings.
 
     Older files have ``rope_theta`` and ``rope_scaling``, transformers 5 writes ``rope_parameters``.
-    ``partial``: the model type is Phi-3's, which takes ``partial_rotary_factor``, and of the kinds
-    of scaling only longrope. Problems are left in ``reader``.
+    ``partial``: the model type is Phi-3's, which takes ``partial_rotary_factor`` and supports only
+    longrope scaling. Problems are left in ``reader``.
     """
     config = reader.config
     name = next((key for key in _OBJECTS if config.get(key)), _OBJECTS[0])
@@ -135,7 +136,7 @@ def read_rotation(
         _divisor(rope, rope.required("factor"))
     if kind in _READERS:
         original = config.get("original_max_position_embeddings", 4096 if partial else None)
-        if original is not None:  # Phi-3 has it outside, where it has priority
+        if original is not None:  # Phi-3 has it at the top level, which has priority
             rope.config = {**rope.config, "original_max_position_embeddings": original}
         fields |= _READERS[cast("RopeType", kind)](rope, positions, rotary_dim)
     reader.problems += rope.problems
@@ -147,7 +148,7 @@ def _read_linear(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[st
 
 
 def _divisor(rope: ConfigReader, factor: float) -> float:
-    """Return a factor by which frequencies are divided; an extreme one is a problem."""
+    """Return a factor that divides frequencies; report an extreme one as a problem."""
     if not _LEAST_DIVISOR <= factor <= MAX_TOKENS:
         rope.problems.append(
             f"rope: factor is {factor}; allowed: {_LEAST_DIVISOR} to {MAX_TOKENS:,}, since kernels "
@@ -242,7 +243,7 @@ def _linear(spec: RotarySpec) -> Frequencies:
 
 
 def _llama3(spec: RotarySpec) -> Frequencies:
-    """Divide long waves by the factor and keep short ones, with a smooth passage between."""
+    """Divide frequencies of long waves by the factor, keep short ones, interpolate between."""
     length, low, high = (
         spec.rope_original_length,
         spec.rope_low_freq_factor,
@@ -270,7 +271,7 @@ def _yarn(spec: RotarySpec) -> Frequencies:
     assert spec.rope_factor is not None
 
     def pair(turns: float) -> float:
-        """Return the (real) index of the pair that turns so often over the original length."""
+        """Return the (real) index of the pair that makes ``turns`` over the original length."""
         logarithm = math.log(length / (turns * 2 * math.pi))
         return spec.rotary_dim * logarithm / (2 * math.log(spec.rope_theta))
 

@@ -20,7 +20,7 @@ _MULTIPLIERS = (
     "residual_multiplier",
     "logits_scaling",
 )
-_ROTATION_INTERVAL = 4  # of SmolLM3: each fourth layer does not rotate
+_ROTATION_INTERVAL = 4  # SmolLM3: every fourth layer does not rotate
 
 
 class LlamaSpec(RotarySpec):
@@ -56,9 +56,9 @@ class LlamaSpec(RotarySpec):
 def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> ModelSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
-    As in transformers' classes of the ``model_type``, including their defaults for missing fields.
-    Dropout and initialisation only matter in training. Raises UnsupportedModelError with all
-    reasons at once.
+    Follows transformers' classes of the ``model_type``, including their defaults for missing
+    fields. Dropout and initialisation only matter in training. Raises UnsupportedModelError with
+    all reasons at once.
     """
     member = MEMBERS[config["model_type"]]
     reader, defaults = ConfigReader(config), member.defaults
@@ -176,7 +176,7 @@ def _read_multipliers(reader: ConfigReader, member: Member) -> dict[str, float]:
 
 
 def _read_rotated_layers(reader: ConfigReader, member: Member, num_layers: int) -> str | None:
-    """Return a digit per layer, 1: it rotates; None if all do."""
+    """Return a digit per layer, 1 if it rotates, else 0; None if all rotate."""
     if not member.skips_rotation:
         return None
     listed = reader.config.get("no_rope_layers")  # 1 for a layer that rotates, despite its name
