@@ -1,4 +1,4 @@
-"""Perplexity: what a mean loss in nats per token is to people."""
+"""Perplexity, the readable form of a mean loss in nats per token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def perplexity(loss: float) -> float:
-    """Return exp of a mean loss; inf where it exceeds what a float holds."""
+    """Return exp of a mean loss, or inf if a float can't hold it."""
     try:
         return math.exp(loss)
     except OverflowError:

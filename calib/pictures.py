@@ -1,4 +1,4 @@
-"""Charts of losses and scores: series of points with intervals, in one figure."""
+"""Charts of losses and scores: series of points with intervals in one figure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from ..runtime.schedule.pictures import WIDTH, picture_style, save_picture
 
 Interval = tuple[float, float, float]
-"""A value with its bounds."""
+"""A value and its lower and upper bounds."""
 _HEIGHT = 4.5  # inches, of a chart
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one kind, a line through them unless ``style`` is a marker alone.
+    """Points of one kind, joined by a line unless ``style`` is a marker alone.
 
-    ``ys`` may have bounds, which are drawn as bars, or shaded if x is text; ``texts`` are written
-    beside the points.
+    Bounds of ``ys`` are drawn as bars, or shaded if x is text. ``texts`` are written beside the
+    points.
     """
 
     label: str
@@ -80,7 +80,7 @@ def _bounds(point: float | str | Interval) -> tuple[float, float]:
 
 
 def _errors(points: Sequence[float | str | Interval]) -> list[list[float]] | None:
-    """Return the distances below and above each point, at least 0; None without bounds."""
+    """Return the distances from each point to its bounds, at least 0; None without bounds."""
     if not any(isinstance(point, tuple) for point in points):
         return None
     every = [(_value(point), *_bounds(point)) for point in points]

@@ -1,1 +1,1 @@
-"""Measure ranges of activations for static quantisation."""
+"""Measure activation ranges for static quantisation."""

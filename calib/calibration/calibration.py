@@ -34,7 +34,7 @@ HEAD = engine_name(EngineKind.HEAD)
 
 
 class ProductReport(FrozenModel):
-    """Figures of one product, see InputRange and ProductErrors."""
+    """Figures of one product; see InputRange and ProductErrors."""
 
     engine: str
     weight: str
@@ -80,7 +80,7 @@ class CalibrationReport(FrozenModel):
 
     @property
     def ranges(self) -> ActivationRanges:
-        """Ranges in the form that export and build take."""
+        """The ranges in the form that export and build read."""
         layers: dict[str, dict[str, float]] = {}
         head: dict[str, float] = {}
         for product in self.products:
@@ -94,11 +94,10 @@ def calibrate(config: CalibrationConfig, events: Events | None = None) -> Calibr
     """Measure activations, choose ranges, write them to ``config.output`` and return a report.
 
     Texts are teacher-forced at scheduled depth: a product sees only the tokens that run its layer.
-    Memory at any time: one engine's float32 weights and a quantised copy, and the hidden states of
-    at most ``config.max_tokens`` tokens (three times for held-out texts, five times with
-    ``migrate``).
+    Memory holds one engine's float32 weights and a quantised copy, and the hidden states of at most
+    ``config.max_tokens`` tokens (three times for held-out texts, five times with ``migrate``).
 
-    Raises SkipDecError before any work if something is wrong, see ``plan_calibration``;
+    Raises SkipDecError before any work if something is wrong (see ``plan_calibration``), and
     CheckpointError if an activation is NaN or infinite.
     """
     plan = plan_calibration(config)

@@ -1,4 +1,4 @@
-"""Options of a calibration: one frozen value with a JSON round trip."""
+"""Options of a calibration."""
 
 from __future__ import annotations
 

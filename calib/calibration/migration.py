@@ -1,4 +1,4 @@
-"""Choose, from real texts, how much of each input channel moves from activations into weights."""
+"""Choose factors, from real texts, that move outliers from activations into weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def choose_factors(
     run: Callable[[], object],
     alpha: float,
 ) -> dict[str, list[float]]:
-    """Return factors for the products of ``module`` that can have them, for inputs of ``run``."""
+    """Return factors for the products of ``module`` that can have them, from inputs of ``run``."""
     maxima: dict[str, Tensor] = {}  # max|x| of each input channel [K], by weight name
 
     def update(weight: str, inputs: Tensor, _: Tensor) -> None:
@@ -61,7 +61,8 @@ def smoothing_factors(
 ) -> list[float]:
     """Return ``max|x|^alpha / max|w|^(1 - alpha)`` of each channel (SmoothQuant, equation 4).
 
-    Channels that are always 0 in x or in w keep 1. Rounded to four digits, as any factor is exact.
+    Channels that are always 0 in x or in w get 1. Factors are rounded to four digits, because any
+    value gives an exact migration.
 
     >>> smoothing_factors(np.float32([16, 1, 0]), np.float32([0.25, 1, 1]), 0.5)
     [8.0, 1.0, 1.0]
@@ -73,10 +74,10 @@ def smoothing_factors(
 
 
 class Migrator:
-    """Chooses the factors engine by engine, and also runs each engine without them.
+    """Chooses factors engine by engine, and also runs each engine without them.
 
-    The ``held_out`` texts go through the unmigrated engines in every static format, with ranges
-    of their own, so that ``losses`` show what migration gains.
+    The ``held_out`` texts run through the unmigrated engines in every static format, with ranges of
+    their own, so that ``losses`` show what migration gains.
     """
 
     def __init__(self, plan: CalibrationPlan, held_out: HiddenStates, alpha: float) -> None:
@@ -88,12 +89,12 @@ class Migrator:
 
     @property
     def losses(self) -> dict[StaticFormat, float]:
-        """Losses without migration, once the head has been migrated."""
+        """Losses without migration, available once the head has run."""
         return {name: states.mean_loss for name, states in self._static.items()}
 
     @property
     def migration(self) -> Migration:
-        """Factors of all engines so far."""
+        """The factors of all engines so far."""
         head = engine_name(EngineKind.HEAD)
         layers = {name: factors for name, factors in self._factors.items() if name != head}
         return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(head, {}))
@@ -103,8 +104,8 @@ class Migrator:
     ) -> TensorReader:
         """Return an engine's tensors, migrated according to its inputs from ``observed``.
 
-        Its unmigrated weights are in memory only during the call, which also adds the losses of the
-        head.
+        Its unmigrated weights are in memory only during the call. For the head, the call also
+        measures the losses.
         """
         name, config = engine_name(kind, layer_index), self._config
         module = load_engine(kind, self._model, self._reader, layer_index)

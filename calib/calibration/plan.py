@@ -28,8 +28,7 @@ class CalibrationPlan(LayerwisePlan):
 def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
-    Raises one SkipDecError with every problem found: an output that exists, and anything
-    ``open_texts`` finds.
+    Raises one SkipDecError with every problem: an output that exists, and those of ``open_texts``.
     """
     problems = Problems("calibrate")
     problems.attempt(require_place, config.output, force=config.force)

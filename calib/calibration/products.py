@@ -1,4 +1,4 @@
-"""Measure the inputs of one engine's products: their ranges, and the errors of static int8."""
+"""Measure the input ranges of one engine's products, and the errors of static int8."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from ...engines.errors import CheckpointError
 from ..layerwise.engines import QuantizedProjection, SquareSums, observed
 
-# A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
-# magnitude, so no range has to be known in advance and partial histograms add up exactly.
+# A bin is a float32's exponent and the upper 10 bits of its mantissa. Bins are 0.1 % wide at every
+# magnitude, so no range has to be known in advance, and partial histograms add up exactly.
 _DROPPED_BITS = 13
 _NUM_BINS = 1 << (31 - _DROPPED_BITS)
 _INFINITY_BIN = 0x7F800000 >> _DROPPED_BITS
 _BLOCK = 1 << 20  # values counted at a time
 _OUTLIER_PERCENTAGE = 99.9
-_UNUSED_RANGE = 1.0  # for an input that is always 0, where any scale but 0 is right
+_UNUSED_RANGE = 1.0  # for an input that is always 0; any scale except 0 would do
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """Input of one product: ``maximum`` of |x|, the chosen ``range``, and ``outlier_ratio``,
-    ``maximum`` divided by the 99.9th percentile of |x| (0 if that is 0).
+    """Input of one product: ``maximum`` of |x|, the chosen ``range``, and ``outlier_ratio``.
+
+    The ratio is ``maximum`` divided by the 99.9th percentile of |x| (0 if that is 0).
     """
 
     maximum: float
@@ -35,10 +36,10 @@ class InputRange:
 
 @dataclass(frozen=True)
 class ProductErrors:
-    """Errors of static int8, each as root mean square relative to the exact values.
+    """Errors of static int8: root mean squares relative to those of the exact values.
 
     ``output_error`` includes the error of quantised weights; both outputs include the bias.
-    ``tokens`` were compared.
+    ``tokens`` is the number of tokens compared.
     """
 
     input_error: float
@@ -55,8 +56,8 @@ def measure_ranges(
 ) -> dict[str, InputRange]:
     """Return the ranges of the inputs that ``run`` sends to ``products`` of ``module``, by name.
 
-    ``percentage`` of an input's magnitudes are within its range. An input that is always zero gets
-    the range 1. Raises CheckpointError, naming ``engine``, if an input is NaN or infinite.
+    A range includes ``percentage`` of an input's magnitudes. An input that is always zero gets the
+    range 1. Raises CheckpointError, naming ``engine``, if an input is NaN or infinite.
     """
     histograms = {weight: MagnitudeHistogram() for weight in products}
 
@@ -79,7 +80,7 @@ def measure_errors(
     products: Mapping[str, QuantizedProjection],
     run: Callable[[], object],
 ) -> dict[str, ProductErrors]:
-    """Compare ``products`` with ``module``'s own on the inputs that ``run`` sends through it."""
+    """Compare ``products`` with those of ``module`` on the inputs that ``run`` sends through it."""
     sums = {weight: SquareSums() for weight in products}
 
     def compare(weight: str, inputs: Tensor, output: Tensor) -> None:
@@ -132,7 +133,7 @@ class MagnitudeHistogram:
         return int(self._counts.sum())
 
     def add(self, values: NDArray[np.float32]) -> bool:
-        """Count ``values`` of any shape; return False, some uncounted, if one is not finite."""
+        """Count ``values`` of any shape; if one is not finite, stop early and return False."""
         bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
         for start in range(0, bits.size, _BLOCK):
             magnitudes = bits[start : start + _BLOCK] & np.uint32(0x7FFFFFFF)
@@ -144,9 +145,9 @@ class MagnitudeHistogram:
         return True
 
     def percentile(self, percentage: float) -> float:
-        """Magnitude that ``percentage`` of all values do not exceed, to 0.1 %.
+        """Return the magnitude that ``percentage`` of all values do not exceed, to 0.1 %.
 
-        Never below the exact value or above the maximum; 0.0 if there are no values.
+        It is never below the exact value or above the maximum, and 0.0 if there are no values.
         """
         wanted = np.ceil(self.count * percentage / 100)
         index = int(np.searchsorted(np.cumsum(self._counts), wanted))

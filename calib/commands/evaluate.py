@@ -95,7 +95,7 @@ def evaluate(
 
 
 def require_equal_texts(evaluation: Evaluation) -> None:
-    """Raise SkipDecError, behind all results, if drafts changed a text that they must not."""
+    """Raise SkipDecError, after all results, if drafts changed a text that they must not change."""
     exact = [row.run for row in evaluation.changed_by_drafts if row.run.draft.exact]
     if exact:
         raise SkipDecError(

@@ -90,7 +90,7 @@ def fit(
             plot_fit(found, plot)
         return found
 
-    # A device of null: the bundle's target chose it.
+    # A null device means that the bundle's target chose it.
     machine = {"device": engines.device, "threads": engines.threads or available_cores()}
     run_job(
         job,

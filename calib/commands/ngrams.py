@@ -1,4 +1,4 @@
-"""``skipdec ngrams``: count n-grams of a model's texts, with which its drafts begin."""
+"""``skipdec ngrams``: count n-grams of a model's texts as initial tables for its drafts."""
 
 from __future__ import annotations
 

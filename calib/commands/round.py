@@ -1,4 +1,4 @@
-"""``skipdec round``: round weights to an int4 grid by their effect on real texts."""
+"""``skipdec round``: round weights to an int4 grid by the effect on outputs for real texts."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _parts(report: TuningReport) -> Iterator[Part]:
 def _next_step(report: TuningReport) -> str:
     """Return the command to export the result, and the drafts to run with the bundle.
 
-    Drafts need weights whose bits are promised, which those of a plain export are not.
+    Drafts require engines with bitwise reproducible results, which those of a plain export are not.
     """
     if report.drafts is None:
         return f"skipdec export {report.output}"

@@ -1,1 +1,1 @@
-"""Examples, prompts with completions, as texts and as tokens."""
+"""Examples: prompts with completions, as text and as tokens."""

@@ -1,4 +1,4 @@
-"""Rows that are chats: their messages, checked, and their tokens by a chat template."""
+"""Rows that are chats: checks their messages and encodes them by a chat template."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Conversation:
     messages: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        """Return the messages as people read them, which is not what a model reads."""
+        """Return the messages for people; a model reads another form."""
         return "\n".join(f"{role}: {content}" for role, content in self.messages)
 
     def encode(
@@ -42,29 +42,29 @@ class Conversation:
 
 
 Prompt = str | Conversation
-"""A prompt's text, or the messages that a chat template makes into one."""
+"""A prompt's text, or the messages that a chat template turns into one."""
 
 
 def read_conversation(row: Mapping[str, Any]) -> tuple[Conversation, str]:
-    """Return a row's messages without the last one, and the text of that: an assistant's answer.
+    """Return a row's messages before the last one, and the text of the last, an answer.
 
     Raises UsageError for messages that are not allowed or do not end in an answer.
     """
     messages = checked_messages(row[COLUMN])
-    *asked, last = ((message["role"], message["content"]) for message in messages)
+    *earlier, last = ((message["role"], message["content"]) for message in messages)
     if last[0] != "assistant" or not last[1].strip():
         raise UsageError(
             COLUMN, "do not end in an assistant's answer; add it, or leave out the row"
         )
-    if not asked:
+    if not earlier:
         raise UsageError(COLUMN, "are only an answer; give the user's message before it")
-    return Conversation(tuple(asked)), last[1]
+    return Conversation(tuple(earlier)), last[1]
 
 
 def require_template(
     prompts: Iterable[tuple[Prompt, str]], tokenizer: Tokenizer, subject: str = "data"
 ) -> None:
-    """Raise UsageError if one of ``prompts``, each with its source, needs a missing template."""
+    """Raise UsageError if ``prompts``, given with their sources, need a missing template."""
     source = next((source for prompt, source in prompts if isinstance(prompt, Conversation)), None)
     if source is not None and tokenizer.chat is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Read prompts and their completions from the user's own files."""
+"""Read prompts and completions from the user's files."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class PassageWords:
 def split_passages(text: str, words: PassageWords) -> Iterator[tuple[str, str, int]]:
     """Cut ``text`` into prompts and completions, each with the line of its first word.
 
-    Each word includes the white space before it, so that all passages joined are the beginning of
-    the text, and a completion starts the way byte-level tokenizers expect. An incomplete last
-    passage is dropped.
+    Each word includes the white space before it, so that the passages joined are the beginning of
+    the text, and completions start the way byte-level tokenizers expect. An incomplete last passage
+    is dropped.
 
     >>> list(split_passages("To be, or not\\nto be", PassageWords(1, 2)))
     [('To', ' be, or', 1), (' not', '\\nto be', 1)]
@@ -127,22 +127,23 @@ class Example:
 class DataConfig(ValidatedConfig):
     """A data file, its format, and which of its columns to read.
 
-    ``format`` "auto" goes by the name: ``.jsonl``, ``.csv``, ``.txt``, or a directory that Hugging
-    Face datasets wrote (``save_to_disk``). Columns and templates left at None come from ``preset``,
-    and without one are the columns ``prompt`` and ``completion`` as they are. Templates wrap a
-    column's text: ``prompt_template="{prompt}<sep>"``. If neither gives a prompt template, prompts
-    go into the template that the model was tuned with, if any.
+    ``format`` "auto" depends on the name: ``.jsonl``, ``.csv``, ``.txt``, or a directory that
+    Hugging Face datasets wrote (``save_to_disk``). Columns and templates left at None come from
+    ``preset``; without a preset they are the columns ``prompt`` and ``completion``, unchanged.
+    Templates wrap a column's text: ``prompt_template="{prompt}<sep>"``. If neither gives a prompt
+    template, prompts go into the template with which the model was tuned, if any.
 
     A row with ``messages`` instead of these columns is a chat that ends in an assistant's answer.
-    The model's own chat template makes the messages before it into the prompt.
+    The model's own chat template turns the messages before it into the prompt.
 
     A plain text has no columns. It is cut into passages of ``passage_words``: the default "24+120"
     makes a prompt of 24 words and a completion of the next 120.
 
-    ``long_prompts`` decides about rows longer than the model's maximum; "refuse" names their lines.
+    ``long_prompts`` says what to do with rows longer than the model's maximum; "refuse" raises an
+    error that names their lines.
 
-    The path ``self`` or ``self:20000`` names no file: the model that is tuned writes so many texts
-    itself, by default 5,000. Only `tune` and `ngrams` can do so, and no other field goes with it.
+    The path ``self`` or ``self:20000`` is not a file: the model itself writes that many texts, by
+    default 5,000. Only `tune` and `ngrams` support this, without any other field.
     """
 
     path: Annotated[Path, Option("--data", metavar="FILE")] = Field(
@@ -186,7 +187,7 @@ class DataConfig(ValidatedConfig):
 
     @property
     def own_texts(self) -> int | None:
-        """The number of texts that the model writes itself; None if they are read from a file."""
+        """The number of texts that the model writes itself; None for texts from a file."""
         own = _OWN_TEXTS.fullmatch(str(self.path))
         return None if own is None else int(own[1] or DEFAULT_OWN_TEXTS)
 
@@ -196,7 +197,7 @@ class DataConfig(ValidatedConfig):
         return (self.preset, self.prompt_column, self.completion_column) != (None, None, None)
 
     def columns(self) -> Preset:
-        """Return the preset's columns and templates, overridden by those given explicitly."""
+        """Return the preset's columns and templates, overridden by explicit ones."""
         preset = DEFAULT if self.preset is None else PRESETS[self.preset]
         given = {name: getattr(self, name) for name in vars(preset)}
         return replace(preset, **{name: text for name, text in given.items() if text is not None})
@@ -208,9 +209,9 @@ def load_examples(config: DataConfig) -> list[Example]:
     >>> load_examples(DataConfig(path="dev.csv", preset="e2e"))[0]
     Example(prompt='name[Alimentum], area[riverside]', completion='…', source='dev.csv, line 2')
 
-    Raises one UsageError that names all bad rows by line (the first 20, and the number of others):
-    empty prompts or completions, broken JSON; a missing column once, with suggestions. It is also
-    raised if there are no rows, or if an option does not apply to the format.
+    Raises one UsageError that names the lines of bad rows (the first 20, and the number of others):
+    empty prompts or completions, and broken JSON. It names a missing column once, with suggestions.
+    It is also raised if there are no rows, or if an option does not apply to the format.
     """
     data_format = _resolve_format(config)
     _check_options(config, data_format)
@@ -301,7 +302,7 @@ def _resolve_format(config: DataConfig) -> DataFormat:
 
 
 def _check_options(config: DataConfig, data_format: DataFormat) -> None:
-    """Raise UsageError for text options given with rows, and the other way round."""
+    """Raise UsageError for options of plain text given with rows, and vice versa."""
     refused, reason = ["passage_words"], "only a text is cut into passages"
     if data_format == "text":
         refused, reason = ["preset", "prompt_column", "completion_column"], "a text has no columns"

@@ -1,4 +1,4 @@
-"""How long the texts may be that a checkpoint reads or writes: the one rule of tune and ngrams."""
+"""The maximum length of a checkpoint's texts, by the same rule in tune and ngrams."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...exporter.checkpoint.hub import CheckpointDirectory
 from ...exporter.config import CheckpointSource
 from .data import DataConfig
 
-_OWN_LENGTH = 512  # of texts that the model writes itself, unless a maximum is given
+_OWN_LENGTH = 512  # of texts that the model writes itself, by default
 
 
 def open_with_room(model: str, max_length: int | None) -> Checkpoint:
-    """Open a checkpoint for texts of ``max_length`` tokens; see `with_room`."""
+    """Open a checkpoint with room for ``max_length`` tokens; see `with_room`."""
     checkpoint = open_checkpoint(CheckpointSource(model=model))
     spec, path = checkpoint.model, checkpoint.directory
     assert path is not None  # only random weights have no directory
@@ -28,11 +28,11 @@ def open_with_room(model: str, max_length: int | None) -> Checkpoint:
 def with_room(
     model: ModelSpec, read: Callable[[int], ModelSpec], max_length: int | None
 ) -> ModelSpec:
-    """Return ``model``, as it is by default, with room for ``max_length`` tokens if those fit.
+    """Return the default structure ``model``, extended to ``max_length`` tokens if they fit.
 
-    By default texts have at most DEFAULT_MAX_SEQ_LEN tokens, as in an export; with ``max_length``,
-    as many as the model has positions. ``read`` reads the structure for a length: it raises
-    UnsupportedModelError for one that would exceed the window of the model's attention.
+    As in an export, texts have at most DEFAULT_MAX_SEQ_LEN tokens by default; with ``max_length``,
+    at most as many as the model has positions. ``read`` reads the structure for a length and raises
+    UnsupportedModelError for a length that exceeds the model's attention window.
     """
     positions = model.max_position_embeddings
     if max_length is None or not model.max_seq_len < max_length <= positions:
@@ -41,9 +41,9 @@ def with_room(
 
 
 def text_length(max_length: int | None, data: DataConfig, model: ModelSpec) -> int:
-    """Return the most tokens of a text, prompt included: ``max_length`` or its default.
+    """Return the maximum tokens of a text, prompt included: ``max_length`` or its default.
 
-    ``model`` is that of `with_room`. Raises UsageError for more than it has positions.
+    ``model`` comes from `with_room`. Raises UsageError if it has fewer positions.
     """
     most = model.max_seq_len
     longest = max_length or (most if data.own_texts is None else min(most, _OWN_LENGTH))

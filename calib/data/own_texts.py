@@ -1,4 +1,4 @@
-"""The file of the texts that a model writes itself, beside what is tuned on them."""
+"""The file of texts that a model writes itself, beside the output for which it writes them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ...engines.documents import read_object
 from ...engines.errors import UsageError
 from ...exporter.checkpoint.checkpoint import Checkpoint
 
-_FORMAT = 3  # another one for other engines, sampling or filtering
+_FORMAT = 3  # increment it when engines, sampling or filtering change
 
 Text = dict[str, Any]
-"""A line: a text's index, its seed, and the columns of a chat, or of a prompt and a completion."""
+"""A line: the text's index and seed, and the columns of a chat, or of a prompt and completion."""
 
 
 def own_texts_path(output: Path) -> Path:
-    """Return the file of the texts, beside ``output``, which is made of them."""
+    """Return the file of the texts for ``output``, beside it."""
     return output.with_name(f"{output.name}.self.jsonl")
 
 
@@ -28,7 +28,8 @@ def own_texts_path(output: Path) -> Path:
 class OwnTexts:
     """The first ``count`` usable texts of ``checkpoint``, as JSON lines in ``path``.
 
-    A file beside it has ``facts``, so that the texts are used for no other model or options.
+    A file beside it has ``facts``, so that the texts are not used for another model or other
+    options.
     """
 
     path: Path
@@ -39,7 +40,7 @@ class OwnTexts:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What texts depend on, apart from their number; hashes every tensor of the model."""
+        """All that the texts depend on, except their number; hashes every tensor of the model."""
         chat = self.checkpoint.chat
         template = b"" if chat is None else chat.content
         model = sha256(self.checkpoint.content.encode() + template).hexdigest()
@@ -48,7 +49,7 @@ class OwnTexts:
 
     @property
     def facts_path(self) -> Path:
-        """The file that has ``facts``."""
+        """The file that contains ``facts``."""
         return self.path.with_suffix(".json")
 
     @property
@@ -57,9 +58,9 @@ class OwnTexts:
         return len(self.read()[0]) >= self.count
 
     def read(self) -> tuple[list[Text], int]:
-        """Return the texts that are there, and the bytes that they take; a broken end is left out.
+        """Return the texts in the file and their size in bytes, without a truncated last line.
 
-        Raises UsageError for texts of another model or other options, and for damaged ones.
+        Raises UsageError for texts of another model or other options, and for damaged texts.
         """
         if not self.path.exists():
             return [], 0

@@ -58,7 +58,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """Lift csv's limit of 131,072 characters in a cell, which is one for the whole process."""
+    """Lift csv's limit of 131,072 characters per cell, which is global to the process."""
     limit = csv.field_size_limit(sys.maxsize)
     try:
         yield
@@ -67,7 +67,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    """Yield the rows after the header, each named by its first line as texts may hold newlines."""
+    """Yield the rows after the header, each named by its first line, as texts may span lines."""
     with open_text(path) as lines, _long_cells():
         reader = csv.reader(lines, strict=True)
         start = 1
@@ -86,7 +86,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    """Raise UsageError for columns that are not separated by commas, or have the same name."""
+    """Raise UsageError for columns that are not separated by commas or share a name."""
     for separator, name in (("\t", "tabs"), (";", "semicolons")):
         if len(header) == 1 and separator in header[0]:
             raise UsageError(f"data {path}", f"has its columns separated by {name}; give commas")

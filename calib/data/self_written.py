@@ -1,8 +1,8 @@
-"""Texts that a model writes itself, at full depth: the data of a tuning without any other.
+"""Texts that a model writes itself, at full depth, as data for tuning.
 
-A model with a chat template writes user turns behind what its template puts before them, and then
-answers them. Another model writes texts behind its beginning of text. Each text has random numbers
-of its own, so a run that continues after an interruption writes the same texts.
+A model with a chat template writes user turns after the text that its template puts before them,
+and then answers them. Any other model writes texts after its beginning-of-text token. Each text has
+random numbers of its own, so that an interrupted run that continues writes the same texts.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from .data import DataConfig, Example, load_examples
 from .own_texts import OwnTexts, Text
 from .tokenised import NO_TEMPLATE, encode_example
 
-_BATCHES = {"cuda": 64, "cpu": 32}  # texts at once
-_WAVES = {"cuda": 1024, "cpu": 256}  # texts that are written together, before any is kept
-_MOST_TRIED = 8  # texts per text that is kept
-# Left to itself, SmolLM2 begins two thirds of all user turns with "I" or "Can".
+_BATCHES = {"cuda": 64, "cpu": 32}  # texts per batch
+_WAVES = {"cuda": 1024, "cpu": 256}  # texts that are written before any of them is kept
+_MOST_TRIED = 8  # texts written per text that is kept
+# With plain sampling, SmolLM2 begins two thirds of all user turns with "I" or "Can".
 _FIRST = {"temperature": 2.0, "min_p": 0.05, "max_tokens": 1}
 _FREE = {"temperature": 1.0, "top_p": 0.95, "top_k": 50}  # user turns, and texts without a template
 _ANSWERS = {"temperature": 0.7, "top_p": 0.95, "top_k": 50}
 _MARK = "skipdecusercontent"
 _FIRST_WORD = re.compile(r"\s*\S{1,24}")
-_LOOP_TOKENS = 16  # of a passage that repeats itself up to the end
+_LOOP_TOKENS = 16  # of a passage that repeats itself at the end
 _LOOP_TIMES = 3
 _GRAM = 4  # tokens
 
 
 def require_room(max_length: int, tokenizer: Tokenizer, end_token_ids: Sequence[int]) -> None:
-    """Raise UsageError if no text fits into ``max_length``, or the template takes no chats."""
+    """Raise UsageError if no text fits into ``max_length`` or the template refuses chats."""
     if tokenizer.chat is None:
         least = 2 + max(1, len(tokenizer.encode("")))
     else:
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         answered = tokenizer.chat.encode_answered(chat, end_token_ids)
-        least = 2 * len(answered.prompt.token_ids) + 2  # half is for the user's turn
+        least = 2 * len(answered.prompt.token_ids) + 2  # half is reserved for the user's turn
     if max_length < least:
         raise UsageError(
             "max_length", f"is {max_length}; allowed: {least} or more, for texts with any content"
@@ -69,8 +69,8 @@ def own_examples(
 ) -> list[Example]:
     """Return the texts that a model writes itself, after writing those that are missing.
 
-    ``work`` is the directory of the engines that write them. Raises UsageError for a model without
-    chats that was tuned with a prompt template, and as `write_own_texts`.
+    ``work`` is the directory of the engines that write them. Raises UsageError for a model that has
+    no chat template but was tuned with a prompt template, and the errors of `write_own_texts`.
     """
     template = texts.checkpoint.prompt_template
     if texts.checkpoint.chat is None and template is not None:
@@ -107,10 +107,10 @@ def _has_gpu(events: Events) -> bool:
 
 
 def write_own_texts(texts: OwnTexts, work: Path, *, on_gpu: bool, events: Events) -> None:
-    """Write the texts that are missing, by engines that are exported to the directory ``work``.
+    """Write the missing texts, using engines that are exported to the directory ``work``.
 
-    Lines are in order of their texts' indices, each with the seed of its random numbers. Raises
-    UsageError if too few of the texts that the model writes can be used, and as `OwnTexts.read`.
+    Lines are in the order of their texts' indices, each with its seed. Raises UsageError if too few
+    of the texts can be used, and the errors of `OwnTexts.read`.
     """
     device = "cuda" if on_gpu else "cpu"
     batch = _BATCHES[device]
@@ -140,7 +140,7 @@ def write_own_texts(texts: OwnTexts, work: Path, *, on_gpu: bool, events: Events
 
 @contextmanager
 def _generator(texts: OwnTexts, work: Path, device: str) -> Iterator[Generator]:
-    """Open the model at full depth."""
+    """Open a generator of the model at full depth."""
     directory = work / "writer"
     directory.mkdir(parents=True, exist_ok=True)
     bundle, on_gpu = directory / "model.skipdec", device == "cuda"
@@ -149,7 +149,7 @@ def _generator(texts: OwnTexts, work: Path, device: str) -> Iterator[Generator]:
         model=str(texts.checkpoint.directory),
         output=bundle,
         dtype="float16" if on_gpu else "float32",
-        # Writes 32 texts of SmolLM2 at once 2.5 times as fast as in float16.
+        # A batch of 32 texts of SmolLM2 is 2.5 times as fast as in float16.
         quantize="int8-block" if has_kernels else "none",
         kernels="onnxruntime" if on_gpu else "auto",
         schedule="full",
@@ -163,12 +163,12 @@ def _generator(texts: OwnTexts, work: Path, device: str) -> Iterator[Generator]:
             yield generator
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        with suppress(OSError):  # it holds the saves of an interrupted tuning
+        with suppress(OSError):  # it may hold the saves of an interrupted tuning
             work.rmdir()
 
 
 def _speed(events: Events) -> Callable[[Sequence[StreamDelta]], None]:
-    """Return a function that takes the deltas of each step and shows the tokens per second."""
+    """Return a function that counts the deltas of each step and shows tokens per second."""
     begin, tokens, steps = perf_counter(), 0, 0
 
     def count(deltas: Sequence[StreamDelta]) -> None:
@@ -195,7 +195,7 @@ class _Writer:
         self._ends = generator.model.end_token_ids
         begin = generator.model.bos_token_id
         self._start = self._tokenizer.encode("") or [self._ends[0] if begin is None else begin]
-        self._stop: dict[str, Any] = {}  # what ends a user's turn, beside the end of text
+        self._stop: dict[str, Any] = {}  # what ends a user's turn besides the end of text
         if self._chat is not None:
             rendered = self._chat.render([{"role": "user", "content": _MARK}])
             before, _, after = rendered.partition(_MARK)
@@ -206,10 +206,10 @@ class _Writer:
             self._stop = {"stop_token_ids": ids[:1]} if is_token else {"stop": after or None}
 
     def new_texts(self, kept: Sequence[Text], wave: int) -> Iterator[Text]:
-        """Yield usable texts behind those that are kept, until there are as many as asked."""
+        """Yield usable texts after the ``kept`` ones until the requested number is reached."""
         seen = {_key(text) for text in kept}
         begin = kept[-1]["index"] + 1 if kept else 0
-        index = begin // wave * wave  # so that batches are those of a run without interruption
+        index = begin // wave * wave  # same batches as without interruption
         before = {_key(text) for text in kept if text["index"] < index}
         wanted, count = self._texts.count, len(kept)
         while count < wanted:
@@ -229,7 +229,7 @@ class _Writer:
             before = seen
 
     def _wave(self, indices: range, seen: set[str]) -> list[Text]:
-        """Return the usable texts of ``indices``; user turns in ``seen`` are not answered again.
+        """Return the usable texts of ``indices``; user turns in ``seen`` are not answered.
 
         ``seen`` are the keys of earlier waves, whether or not the run was interrupted.
         """
@@ -245,7 +245,7 @@ class _Writer:
         return random.Random(f"{self._texts.seed}:{index}").getrandbits(63)
 
     def _passages(self, texts: Sequence[Text]) -> Iterator[tuple[Text, CompletionOutput]]:
-        """Yield texts, of which the first word is the prompt, and what the model wrote."""
+        """Yield texts, whose first word becomes the prompt, and the model's output."""
         for text, output in self._free(texts, {}):
             first = _FIRST_WORD.match(output.text)
             if first is not None and (rest := output.text[first.end() :]).strip():
@@ -254,31 +254,31 @@ class _Writer:
     def _chats(
         self, texts: Sequence[Text], seen: set[str]
     ) -> Iterator[tuple[Text, CompletionOutput]]:
-        """Yield chats of a user's turn and an answer, and what the model wrote as the answer."""
+        """Yield chats of a user's turn and an answer, and the model's output for the answer."""
         assert self._chat is not None
         most = max(1, self._texts.max_length // 2 - len(self._start) - 1)
-        asked, prompts = list[Text](), list[Sequence[int]]()
+        chats, prompts = list[Text](), list[Sequence[int]]()
         for text, turn in self._free(texts, {**self._stop, "max_tokens": most}):
             content = turn.text.strip()
             if turn.finish_reason != "stop" or content in seen or not self._is_usable(turn):
                 continue
             messages = [{"role": "user", "content": content}]
-            with suppress(UsageError):  # a turn that the template refuses
+            with suppress(UsageError):  # the template may refuse a turn
                 prompt = self._chat.encode(messages).token_ids
                 if len(prompt) < self._texts.max_length:
-                    asked.append(text | {"messages": messages})
+                    chats.append(text | {"messages": messages})
                     prompts.append(prompt)
-        seeds = [text["seed"] + 2 for text in asked]
-        for text, output in zip(asked, self._complete(prompts, seeds, _ANSWERS), strict=True):
+        seeds = [text["seed"] + 2 for text in chats]
+        for text, output in zip(chats, self._complete(prompts, seeds, _ANSWERS), strict=True):
             answer = {"role": "assistant", "content": output.text}
             yield text | {"messages": [*text["messages"], answer]}, output
 
     def _free(
         self, texts: Sequence[Text], limits: Mapping[str, Any]
     ) -> Iterator[tuple[Text, CompletionOutput]]:
-        """Yield what the model writes behind its beginning; the first token is drawn more evenly.
+        """Yield the model's output after its start tokens, with a more evenly drawn first token.
 
-        Texts that would begin with a special token are left out.
+        Texts that would begin with a special token are dropped.
         """
         seeds = [text["seed"] for text in texts]
         drawn = self._complete([self._start] * len(texts), seeds, _FIRST)
@@ -318,7 +318,7 @@ class _Writer:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _is_usable(self, output: CompletionOutput) -> bool:
-        """Return False for failed and empty texts, for loops, and for special tokens inside."""
+        """Return False for texts that failed, are empty, loop, or contain special tokens."""
         ids = output.token_ids[: -1 if output.finish_reason == "stop" else None]
         return (
             output.finish_reason in ("stop", "length")
@@ -328,9 +328,10 @@ class _Writer:
         )
 
     def _is_whole(self, text: Text, output: CompletionOutput) -> bool:
-        """Return False for a text that was cut and that a tuning would read as one that ends.
+        """Return False for a text that was cut but that tuning would take for a complete one.
 
-        One that is longer than the maximum length is read up to there, without an end.
+        Tuning cuts a text that exceeds the maximum length and adds no end to it, so such a text
+        counts as whole.
         """
         if output.finish_reason == "stop":
             return True
@@ -342,14 +343,14 @@ class _Writer:
 
 
 def _key(text: Text) -> str:
-    """Return what no two texts have in common: a chat's first message, or the whole text."""
+    """Return the key by which texts must be unique: a chat's first message, or the whole text."""
     if "messages" in text:
         return str(text["messages"][0]["content"])
     return f"{text['prompt']}{text['completion']}"
 
 
 def is_looping(ids: Sequence[int]) -> bool:
-    """Return whether a text ends in a passage that repeats itself, or repeats itself throughout.
+    """Return True if a text ends in a repeated passage or repeats itself throughout.
 
     >>> is_looping([5, 6, 7, 8] * 4 + [5, 6]), is_looping(range(40))
     (True, False)

@@ -1,4 +1,4 @@
-"""Examples as token ids, their prompts in a template and cut to the maximum length."""
+"""Tokenises examples: wraps prompts in a template and cuts texts to the maximum length."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .rows import raise_problems
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """Template of all prompts. ``is_models``: it is the model's, not yet applied when data is read.
+    """Template of all prompts. ``is_models``: the model's own, which reading data did not apply.
 
-    ``note`` tells people which template is used; None if only one was possible. ``is_unused``: all
-    prompts are chats, which have a template of their own.
+    ``note`` tells the user which template applies; None if only one was possible. ``is_unused``:
+    all prompts are chats, which have a template of their own.
     """
 
     text: str = PROMPT_PLACEHOLDER
@@ -33,9 +33,9 @@ class PromptTemplate:
 
     @classmethod
     def choose(cls, data: DataConfig, models: str | None) -> PromptTemplate:
-        """Return the template of a preset or option, else ``models``, the model's own template.
+        """Return the template of a preset or option, else ``models``, the model's own.
 
-        Without either, prompts stay as they are. ``load_examples`` already applied the data's.
+        Without either, prompts stay unchanged. ``load_examples`` has already applied the data's.
         """
         named = data.columns().prompt_template
         if named is None:
@@ -59,7 +59,7 @@ class PromptTemplate:
         return replace(self, note=None, is_unused=True)
 
     def apply(self, prompt: str) -> str:
-        """Return a prompt, as it was read from the data, in the form that the model reads."""
+        """Return a prompt from the data in the form that the model reads."""
         return self.text.replace(PROMPT_PLACEHOLDER, prompt) if self.is_models else prompt
 
 
@@ -87,7 +87,7 @@ class TokenisedData:
     """All examples in order, and how many exceeded the maximum length.
 
     ``num_truncated`` completions and ``num_cut`` prompts were cut, ``num_dropped`` rows left out.
-    ``template`` is the one that all prompts are in; ``advice`` ends the warning of cut completions.
+    ``template`` wraps all prompts; ``advice`` ends the warning about cut completions.
     """
 
     examples: tuple[TokenisedExample, ...]
@@ -99,7 +99,7 @@ class TokenisedData:
 
     @property
     def median_completion(self) -> int:
-        """Tokens of the median completion including its end: SkipDecode's choice of horizon."""
+        """Tokens of the median completion, with its end: SkipDecode's choice of horizon."""
         return median_low(len(example.completion_token_ids) for example in self.examples)
 
     @property
@@ -130,12 +130,11 @@ class TokenisedData:
 
 @dataclass(frozen=True)
 class ExampleEncoder:
-    """Encodes examples for one model: with its tokenizer and template, within its limits.
+    """Encodes examples with a model's tokenizer and template, within its limits.
 
-    A text ends with the first of ``end_token_ids``, or a chat with the end that its template
-    writes. With ``long_prompts`` "cut", prompts that leave no room within ``max_length`` tokens
-    lose words at the end, inside ``template``, down to half of the length; those of chats stay
-    whole.
+    A text ends with the first of ``end_token_ids``; a chat ends with what its template writes. With
+    ``long_prompts`` "cut", a prompt that leaves too little room within ``max_length`` tokens loses
+    its last words, inside ``template``, down to half of that length. Prompts of chats stay whole.
     """
 
     tokenizer: Tokenizer
@@ -149,7 +148,7 @@ class ExampleEncoder:
     def of(
         cls, model: ModelSpec, tokenizer: Tokenizer, data: DataConfig, models_template: str | None
     ) -> Self:
-        """Return the encoder of ``data`` for ``model``, tuned with ``models_template`` if any."""
+        """Return the encoder of ``data`` for ``model``, tuned with ``models_template``, if any."""
         return cls(
             tokenizer,
             model.end_token_ids,
@@ -192,11 +191,12 @@ class ExampleEncoder:
     ) -> tuple[int, ...]:
         """Return the ids of the prompt, cut so that ``completion`` more tokens fit.
 
-        The whole prompt, ``token_ids``, may take at least half of ``max_length``. Words are dropped
-        at the end of the text that ``template`` wraps: "one two three\\nTLDR", made with
-        "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". A first word
-        that does not fit, such as a text without blanks, is cut between characters. Returns
-        ``token_ids`` if nothing has to be cut, if not even one character would fit, and for chats.
+        The prompt, ``token_ids`` as a whole, may always take half of ``max_length``. Words are
+        dropped at the end of the text that ``template`` wraps: "one two three\\nTLDR" from the
+        template "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". A
+        first word that does not fit, such as a text without blanks, is cut between characters.
+        Returns ``token_ids`` if nothing has to be cut, if not even one character would fit, and for
+        chats.
         """
         allowed = self.max_length - min(completion, self.max_length // 2)
         if len(token_ids) <= allowed or not isinstance(example.prompt, str):
@@ -218,13 +218,13 @@ class ExampleEncoder:
 def tokenise(examples: Sequence[Example], encoder: ExampleEncoder) -> TokenisedData:
     """Tokenise prompts with special tokens, completions without, and append the end of text.
 
-    No end follows an example with ``ends`` False, so that a model does not learn to stop mid-text.
+    An example with ``ends`` False gets no end, so that a model does not learn to stop mid-text.
 
     Tokens match those of generation: with a tokenizer that adds ``<s>``, the prompt ``name[A]`` is
     [0, 84, …] and the completion ``A pub`` [31, 7, 2]. Completions are cut so that prompt and
     completion fit ``max_length`` tokens; with ``long_prompts`` "drop", longer rows are left out.
-    Raises one UsageError with the line of every prompt that leaves no room for a completion, and of
-    every row that ``encoder`` refuses, and one for chats without a template.
+    Raises one UsageError with the line of every prompt that leaves no room for a completion and of
+    every row that ``encoder`` refuses, and another for chats without a template.
     """
     sources = ((example.prompt, example.source) for example in examples)
     require_template(sources, encoder.tokenizer)
@@ -265,10 +265,10 @@ def encode_example(
     template: PromptTemplate,
     end_token_ids: Sequence[int],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of the prompt, in ``template``, and of the completion with its end.
+    """Return the ids of the prompt in ``template``, and of the completion with its end.
 
-    Without ``end_token_ids`` no end follows. Raises UsageError for messages that the chat template
-    refuses.
+    Without ``end_token_ids``, no end is added. Raises UsageError for messages that the chat
+    template refuses.
     """
     if isinstance(example.prompt, Conversation):
         chat = example.prompt.encode(example.completion, tokenizer, end_token_ids)
@@ -279,5 +279,5 @@ def encode_example(
 
 
 def long_advice(long_prompts: LongPrompts) -> str:
-    """Return the end of advice on rows that are too long: the option, unless it is set."""
+    """Return the end of advice on rows that are too long: the option, unless it is already set."""
     return ", or set the data's long_prompts" if long_prompts == "refuse" else ""

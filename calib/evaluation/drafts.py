@@ -1,4 +1,4 @@
-"""Drafts in an evaluation: the texts of full depth again, sooner, and compared with them."""
+"""Drafts in an evaluation: generate the texts of full depth again and compare both."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .inputs import PreparedBundle
 
 @dataclass
 class DraftRun:
-    """All texts of one bundle at full depth with drafts, chunk by chunk.
+    """All texts of one bundle at full depth with drafts, generated chunk by chunk.
 
-    ``memory`` begins with the bundle's n-grams, as in use, and learns those of earlier prompts.
+    ``memory`` begins with the bundle's n-grams, as in normal use, and learns from earlier prompts.
     """
 
     name: str  # as given
@@ -34,13 +34,13 @@ class DraftRun:
     gain: Ratio = NOT_TIMED  # full depth's seconds without drafts ÷ with them
 
     def count_speed(self, gain: Ratio) -> None:
-        """Set the gain, unless passes can't give so much."""
+        """Set the gain, unless it exceeds what the number of passes allows."""
         self.gain = gain.within(self.counts.tokens_per_pass, "passes allow")
 
     def warm_up(
         self, generator: Generator, prompts: Sequence[Sequence[int]], params: SamplingParams
     ) -> None:
-        """Generate a few tokens, from which nothing is learned."""
+        """Generate a few tokens without learning from them."""
         self._generate(generator, prompts, [params] * len(prompts), self.memory.fresh())
 
     def run(
@@ -53,9 +53,9 @@ class DraftRun:
         is_first: bool,
         is_new: bool,
     ) -> float:
-        """Generate a chunk, return the seconds, and compare with ``plain``, texts without drafts.
+        """Generate a chunk, compare it with ``plain``, texts without drafts; return the seconds.
 
-        ``is_first``: a pass through all prompts begins, so n-grams of the last one are forgotten.
+        ``is_first``: a pass over all prompts begins, so n-grams of the previous pass are forgotten.
         Only ``is_new`` chunks are counted.
         """
         if is_first:

@@ -34,7 +34,7 @@ class Row:
 
     prepared: PreparedBundle
     run: ScheduleRun
-    device: str  # cpu, or the name that the GPU reports
+    device: str  # "cpu", or the name that the GPU reports
     figures: Mapping[str, Figure]  # by metric name
     positions: PositionProfile | None = None
 
@@ -76,7 +76,7 @@ class Average:
 
 @dataclass(frozen=True)
 class Text:
-    """Text that one row generated for one prompt."""
+    """The text that one row generated for one prompt."""
 
     bundle: str
     schedule: str
@@ -104,7 +104,7 @@ class Evaluation:
 
     @property
     def changed_by_drafts(self) -> tuple[DraftRow, ...]:
-        """The rows whose drafts changed a text, which only inexact ones may."""
+        """The rows whose drafts changed a text, which only inexact drafts may do."""
         return tuple(row for row in self.drafts if row.run.num_equal < row.run.num_texts)
 
     @property
@@ -151,12 +151,12 @@ def evaluate(
     open_generator: OpenGenerator | None = None,
     events: Events | None = None,
 ) -> Evaluation:
-    """Run the bundles one after another, each at every schedule.
+    """Evaluate the bundles one after another, each at every schedule.
 
     ``open_generator`` opens the bundle at a path for batches of ``config.batch_size``; the default
     is ``Generator.open``. ``events`` receives the progress.
 
-    Raises MissingExtraError (a metric's library) and the errors of ``prepare`` before any work.
+    Before any work, raises MissingExtraError for a metric's library and the errors of ``prepare``.
     """
     metrics = chosen_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)

@@ -53,15 +53,15 @@ class PreparedBundle:
 
 @dataclass(frozen=True)
 class EvaluationInputs:
-    """All prompts, and each bundle with its own tokens of them."""
+    """All prompts, and each bundle with its own tokens for them."""
 
     prompts: tuple[ReferencedPrompt, ...]
     bundles: tuple[PreparedBundle, ...]
-    num_dropped: int = 0  # prompts that do not fit one of the bundles
+    num_dropped: int = 0  # prompts that do not fit at least one bundle
 
     @property
     def notes(self) -> list[str]:
-        """Notes for people on prompt templates, where the choice may surprise."""
+        """Notes on prompt templates whose choice may surprise the user."""
         return [
             f"{prepared.choice.label}: {prepared.template.note}"
             for prepared in self.bundles
@@ -114,7 +114,7 @@ def _prepare_bundle(
     prompts: Sequence[ReferencedPrompt],
     encoded: tuple[EncodedPrompt, ...],
 ) -> PreparedBundle:
-    """Return the bundle's share; ``encoded`` is empty if rows or tokenizer can't be read.
+    """Return one prepared bundle; ``encoded`` is empty if rows or tokenizer can't be read.
 
     Raises UsageError.
     """
@@ -147,7 +147,7 @@ def _prepare_bundle(
 def _schedules(
     texts: Sequence[str], bundle: EngineBundle, max_tokens: int
 ) -> tuple[dict[ExitSchedule, str], list[str]]:
-    """Return full depth and the requested schedules without duplicates, and problems."""
+    """Return full depth and the requested schedules without duplicates, and the problems."""
     num_layers = bundle.manifest.model.num_layers
     own = bundle_schedule(bundle)
     schedules = {ExitSchedule.full(num_layers): "full"}
@@ -166,7 +166,7 @@ def _schedules(
 
 
 def _drafts(texts: Sequence[str], bundle: EngineBundle) -> tuple[dict[str, DraftConfig], list[str]]:
-    """Return the requested drafts, and why the bundle's engines can't run the others on a CPU."""
+    """Return the drafts that the bundle can run on a CPU, and the problems with the others."""
     resolver = DraftResolver(bundle.manifest)
     drafts: dict[str, DraftConfig] = {}
     problems = []
@@ -194,7 +194,7 @@ class ReferencedPrompt:
 
     @property
     def text(self) -> str:
-        """The prompt as people read it; of a chat, its messages."""
+        """The prompt for people; for a chat, its messages."""
         return str(self.prompt)
 
     @property
@@ -211,7 +211,7 @@ class EncodedPrompt:
     target_ids: tuple[int, ...]  # the first reference and, unless the text goes on, the end of text
     references: tuple[str, ...]
     reference_tokens: float  # mean over the references, without the end of text
-    longest_reference: int  # in the same tokens
+    longest_reference: int  # in tokens of the same tokenizer
     max_length: int  # number of positions in the bundle
     is_cut: bool = False  # the prompt lost words to fit
 
@@ -229,7 +229,7 @@ class EncodedPrompt:
 def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
     """Return the first ``limit`` distinct prompts of the file, each with all its references.
 
-    Passages of a text are never references of one another, even if their prompts are equal.
+    Passages of a text are never references of one another, even if they have equal prompts.
     """
     examples = load_examples(data)
     if not all(example.ends for example in examples):
@@ -249,8 +249,8 @@ def encode_prompts(
 ) -> tuple[EncodedPrompt, ...] | None:
     """Encode all prompts for ``bundle``; None if it has no tokenizer.
 
-    Raises UsageError, with the line of every row that the bundle's `ExampleEncoder` refuses, and
-    for chats without a template.
+    Raises UsageError with the line of every row that the bundle's `ExampleEncoder` refuses, and for
+    chats without a template.
     """
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
@@ -269,7 +269,7 @@ def encode_prompts(
             except UsageError as error:
                 problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
                 continue
-            if not prompt.ends:  # the passage is cut where the positions end
+            if not prompt.ends:  # the passage is cut at the bundle's last position
                 target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
             encoded.append(
                 EncodedPrompt(

@@ -82,7 +82,7 @@ def _setting(evaluation: Evaluation) -> str:
 
 
 def _speed_headings(config: EvaluationConfig) -> tuple[str, ...]:
-    """Return headings of speed-ups: of whole calls and per token, where those can differ."""
+    """Return headings of speed-ups: of whole calls and, if it can differ, per token."""
     if config.score_only:
         return ()
     return (
@@ -185,7 +185,7 @@ def _average_table(evaluation: Evaluation) -> Table:
 
 
 def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> str:
-    """Format ``69.1 [66.8, 71.2]``; descriptions have no interval, undefined figures are a dash."""
+    """Format ``69.1 [66.8, 71.2]``; mere descriptions get no interval, undefined figures a dash."""
     if metric.better is None or not math.isfinite(estimate.low):
         return number(estimate.value, metric.digits, signed=signed)
     return _interval(estimate, metric.digits, signed=signed)

@@ -1,4 +1,4 @@
-"""Metrics of generated texts, each a function of sums over the examples.
+"""Metrics of generated texts.
 
 A metric turns every example into a row of statistics; its value is a function of their column
 sums. A bootstrap resample therefore needs only new sums, never new n-grams, even for BLEU.
@@ -26,7 +26,7 @@ from .config import MetricOptions
 
 Statistics = npt.NDArray[np.float64]
 Better = Literal["higher", "lower"]
-_LONGEST = 2**31 - 1  # transformers writes 10**30 for "unknown", which its tokenizers reject
+_LONGEST = 2**31 - 1  # tokenizers reject the 10**30 that transformers writes for "unknown"
 
 _ROUGE_WORD = re.compile("[a-z0-9]")
 _BERT_REMEDY = "give --bert-model the directory of an encoder, as save_pretrained writes it"
@@ -89,15 +89,15 @@ class Ratio(Metric):
 
 
 def _repeated(outcome: Outcome) -> tuple[float, float]:
-    """Return repeated 4-grams, and all: of a b c d a b c d, one of five."""
+    """Return the numbers of repeated and of all 4-grams: 1 and 5 for a b c d a b c d."""
     tokens = outcome.token_ids
     grams = [tokens[start : start + 4] for start in range(len(tokens) - 3)]
     return len(grams) - len(set(grams)), len(grams)
 
 
 PERPLEXITY = Ratio(
-    # exp(−mean log-probability) of the first references' tokens, ends of text included, each at its
-    # scheduled depth and of the same weight: −1, −2 and −3 give exp(2) = 7.39.
+    # exp(−mean log-probability) of the first references' tokens, ends of text included. Tokens run
+    # at their scheduled depth and have equal weight: −1, −2 and −3 give exp(2) = 7.39.
     "perplexity",
     lambda outcome: (sum(outcome.logprobs), len(outcome.logprobs)),
     better="lower",
@@ -105,8 +105,8 @@ PERPLEXITY = Ratio(
     curve=perplexity,
 )
 REALISED_DEPTH = Ratio(
-    # Mean layers per generated token, or per scored one if nothing was generated, without each
-    # text's first, which belongs to the prompt. Layers 6 4 3 3 2 and 6 4: (4+3+3+2 + 4) ÷ 5 = 3.2.
+    # Mean layers per generated token, or per scored token if nothing was generated. The first token
+    # of each text belongs to the prompt. Layers 6 4 3 3 2 and 6 4: (4+3+3+2 + 4) ÷ 5 = 3.2.
     "realised depth",
     lambda outcome: (sum(outcome.layers_per_token[1:]), len(outcome.layers_per_token[1:])),
 )
@@ -115,7 +115,7 @@ LENGTH_RATIO = Ratio(
     "÷ reference", lambda outcome: (len(outcome.token_ids), outcome.reference_tokens)
 )
 CUT_SHARE = Ratio("cut %", lambda outcome: (float(outcome.is_cut), 1), digits=1, scale=100.0)
-# Token 4-grams that occurred before in the same output (seq-rep-4, arXiv 1908.04319).
+# Share of token 4-grams that occurred before in the same output (seq-rep-4, arXiv 1908.04319).
 REPETITION = Ratio("repeated 4-grams %", _repeated, digits=1, scale=100.0)
 
 
@@ -123,7 +123,7 @@ class Bleu(Metric):
     """Corpus BLEU over all references of a prompt, computed by sacrebleu.
 
     A row of statistics: length of the output, length of the closest reference, matching 1- to
-    4-grams, all 1- to 4-grams. ``signature`` is sacrebleu's except for the number of references.
+    4-grams, all 1- to 4-grams. ``signature`` is sacrebleu's without the number of references.
     """
 
     heading = "BLEU"
@@ -165,9 +165,9 @@ class Bleu(Metric):
 def rouge_l() -> Ratio:
     """Return ROUGE-L: the mean F-measure of the longest common subsequence with the best reference.
 
-    0 to 100. As in rouge-score: lower-cased words of a–z and 0–9, no stemming. Output "a b c d",
-    reference "a c d": precision 3/4, recall 3/3, F 6/7. Examples whose references have no such word
-    do not count.
+    Its range is 0 to 100. As in rouge-score, words are lower-cased, consist of a–z and 0–9, and are
+    not stemmed. Output "a b c d" and reference "a c d": precision 3/4, recall 3/3, F 6/7. Examples
+    whose references have no such word do not count.
     """
     try:
         from rouge_score.rouge_scorer import RougeScorer
@@ -224,7 +224,7 @@ class BertF(Metric):
 
 
 def _num_layers(model: Path) -> int:
-    """Return the number of layers of the model in ``model``, after checking bert-score's needs."""
+    """Return the number of layers of the model in ``model``; check what bert-score needs."""
     read = partial(read_object, raises=UsageError, remedy=_BERT_REMEDY)
     layers = read(model / "config.json").get("num_hidden_layers")
     longest = read(model / "tokenizer_config.json").get("model_max_length")
@@ -242,7 +242,7 @@ def _num_layers(model: Path) -> int:
 
 
 def chosen_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:
-    """Return the metrics by name; with ``score_only``, those of scored references.
+    """Return the metrics by name; with ``score_only``, only those of scored references.
 
     Raises MissingExtraError for a metric's library that is not installed.
     """

@@ -10,12 +10,12 @@ from ..perplexity import perplexity
 from .bootstrap import Bootstrap, Estimate
 from .metrics import Outcome, Ratio
 
-_FIRST_BREAK = 8  # doubles from here on
+_FIRST_BREAK = 8  # later breaks double
 
 
 @dataclass(frozen=True)
 class PositionFigure:
-    """Tokens ``first`` … ``last`` of all completions; losses in nats per token."""
+    """Losses of tokens ``first`` … ``last`` of all completions, in nats per token."""
 
     first: int
     last: int
@@ -56,8 +56,9 @@ def loss_at(positions: range) -> Ratio:
 def position_buckets(lengths: Sequence[int]) -> tuple[range, ...]:
     """Return positions 0, 1–7, 8–15, 16–31, 32–63, …, each twice as long as the one before.
 
-    Position 0 is alone because the prompt's last token predicts it, at the prompt's depth. The last
-    bucket takes all the rest and starts where at least half of the completions continue.
+    Position 0 has its own bucket because the prompt's last token predicts it, at the prompt's
+    depth. The last bucket takes all remaining positions; at least half of the completions reach its
+    start.
 
     >>> position_buckets([3, 20, 40])
     (range(0, 1), range(1, 8), range(8, 16), range(16, 40))

@@ -1,4 +1,4 @@
-"""The JSON document and plots of an evaluation, and the directory that holds them."""
+"""The JSON document and plots of an evaluation, and the directory that contains them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def evaluation_place(output: Path) -> Place:
 
 
 def pictures(evaluation: Evaluation) -> tuple[str, ...]:
-    """Return the pictures to draw: quality over speed if texts were generated; positions."""
+    """Return the pictures to draw: quality over speed if texts were generated, and positions."""
     names = [] if evaluation.config.score_only else [PICTURE]
     return (*names, *([POSITIONS_PICTURE] if evaluation.config.by_position else []))
 
@@ -112,8 +112,8 @@ def write_evaluation(
 ) -> tuple[str, ...]:
     """Write evaluation.json, evaluation.md and, with matplotlib, the ``pictures``.
 
-    Returns the names of the files, of which ``events`` hears. An existing ``directory`` is replaced
-    atomically, and only by a complete result. Raises as ``Place.replaced`` does.
+    Returns the names of the files and reports them to ``events``. An existing ``directory`` is
+    replaced atomically, and only by a complete result. Raises the errors of ``Place.replaced``.
     """
     events, drawn = events or Events(), pictures(evaluation)
     with evaluation_place(directory).replaced(force=force) as partial:

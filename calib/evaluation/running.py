@@ -1,7 +1,7 @@
-"""Run a bundle's prompts at every schedule: once for quality, and in turns for speed.
+"""Run a bundle's prompts at every schedule: once for quality, repeatedly for speed.
 
-Schedules take turns, a chunk of prompts each, so that drift of the machine affects all alike. The
-pass that scores them is the first of those that the meter times.
+Schedules take turns, one chunk of prompts each, so that drift of the machine affects all equally.
+The pass that scores them is also the first that the meter times.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .metrics import Outcome
 
 _WARMUP_TOKENS = 4
 Advance = Callable[[str], None]  # called with a label after each chunk and schedule
-_Key = tuple[str, str]  # "own", "full" for equally long texts, or "draft"; and the name
+_Key = tuple[str, str]  # "own", "full" (equally long texts) or "draft", and the name
 
 
 @dataclass
 class ScheduleRun:
     """All texts of one bundle at one schedule, in the order of the prompts.
 
-    Speed-ups are nan if nothing was generated. With ``equal_lengths`` both are equal: full depth
-    generates the same number of tokens per prompt.
+    Speed-ups are nan if nothing was generated. With ``equal_lengths`` both are equal, because full
+    depth generates the same number of tokens per prompt.
     """
 
     name: str  # the schedule as given
@@ -68,11 +68,11 @@ def run_bundle(
 ) -> list[ScheduleRun]:
     """Generate and score every prompt at every schedule; full depth first, then ``drafts``.
 
-    Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x. They
-    are generated again until the speed-ups are known, see `measure`. Each schedule first generates
-    a few tokens as an unmeasured warm-up. With a temperature, prompt i has the seed
-    ``config.seed`` + i at every schedule. With ``score_only`` nothing is generated; with
-    ``equal_lengths``, full depth generates as many tokens per prompt after each schedule's chunk.
+    Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x. This
+    repeats until the speed-ups are known, see `measure`. Each schedule first generates a few tokens
+    as an unmeasured warm-up. With a temperature, prompt i has the seed ``config.seed`` + i at every
+    schedule. With ``score_only`` nothing is generated. With ``equal_lengths``, full depth generates
+    the same number of tokens per prompt after each schedule's chunk.
     """
     return _BundleRun(generator, prepared, config, advance, drafts).run()
 
@@ -128,7 +128,7 @@ class _BundleRun:
         return slice(item * size, (item + 1) * size)
 
     def _reference(self, run: ScheduleRun) -> _Key:
-        """Return the key of full depth's seconds beside which ``run`` is timed."""
+        """Return the key of full depth's seconds with which ``run`` is compared."""
         is_equal = self._config.equal_lengths and run is not self._runs[0]
         return ("full", run.name) if is_equal else ("own", self._runs[0].name)
 
@@ -195,7 +195,7 @@ class _BundleRun:
         self._advance(f"{self._prepared.choice.label}, {run.name}")
 
     def _count_speed(self, run: ScheduleRun, turns: Turns[_Key]) -> None:
-        """Set the seconds and speed-ups of ``run``, unless layers can't give so much."""
+        """Set the seconds and speed-ups of ``run``, unless they exceed what its layers allow."""
         full, reference = self._runs[0], self._reference(run)
         run.chunk_seconds = turns.seconds(("own", run.name))
         layers, tokens = full.num_layers_run, full.num_tokens

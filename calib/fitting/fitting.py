@@ -25,7 +25,7 @@ from .search import (
 )
 from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
 
-_MOST_ATTEMPTS = 4  # schedules to measure before a target counts as missed
+_MOST_ATTEMPTS = 4  # schedules that may be measured before a target counts as missed
 _NEAR = 0.95  # of a target
 _MUCH_WORSE = 0.1  # nats per token, about 10 % of the perplexity
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
@@ -65,7 +65,7 @@ class Fit:
     front: tuple[Candidate, ...]
     others: tuple[Candidate, ...]  # scored on all examples, but dominated
     chosen: Candidate
-    measured: MeasuredSpeedup | None  # for the chosen one; None without measuring
+    measured: MeasuredSpeedup | None  # of the chosen one; None without measuring
     rejected: tuple[MeasuredSpeedup, ...]  # expected to be fast enough, but measured slower
     near_miss: NearMiss | None  # the fastest below the target, if it has a lower loss
 
@@ -80,15 +80,15 @@ def fit(
     ``open_generator`` opens a bundle for ``config.rows`` concurrent rows; the default is
     ``Generator.open``. ``events`` receives the progress.
 
-    Unless ``seconds`` is 0, a target speed-up applies to
-    *measured* speed, of the whole call unless ``speedup_of`` says otherwise. The fastest candidate
-    is measured first; this corrects the estimates from bytes and refuses an impossible target
-    before anything is scored. Then the candidate with the lowest loss is measured; if it is too
-    slow, the required speed-up is raised by the shortfall and the next candidate is tried. Rows in
-    flight (``mixed``) are not timed: bytes predict their steps.
+    Unless ``seconds`` is 0, a target speed-up applies to *measured* speed, of the whole call unless
+    ``speedup_of`` says otherwise. The fastest candidate is measured first, to correct the estimates
+    from bytes and to refuse an impossible target before anything is scored. Then the candidate with
+    the lowest loss is measured; if it is too slow, the required speed-up is raised by the shortfall
+    and the next candidate is tried. Rows in flight (``mixed``) are not timed: bytes predict their
+    steps.
 
-    Raises SkipDecError with the nearest miss for a goal that can't be met, and the errors of
-    ``prepare`` before any work.
+    Raises the errors of ``prepare`` before any work, and SkipDecError with the nearest miss for a
+    goal that can't be met.
     """
     inputs = prepare(config)
     events = events or Events()
@@ -151,7 +151,7 @@ class _Fitting:
         )
 
     def _speed_model(self) -> SpeedModel:
-        """Return a model corrected by measuring the fastest; refuse an unreachable target."""
+        """Return a model corrected by timing the fastest schedule; refuse unreachable targets."""
         goal, of, speed = self._config.goal, self._config.speedup_of, self._by_bytes
         fastest = self._inputs.space.fastest()[0]
         allowed = speed.allowed(fastest, of)
@@ -209,10 +209,10 @@ def choose(
     *,
     is_exhaustive: bool,
 ) -> tuple[ScoredSchedule, MeasuredSpeedup | None, tuple[MeasuredSpeedup, ...]]:
-    """Return the best of ``candidates``, its measurement, and those measured too slow.
+    """Return the best of ``candidates``, its measurement, and measurements of those too slow.
 
-    Raises SkipDecError if the goal is not reached; unless ``is_exhaustive``, searching more
-    schedules may reach it.
+    Raises SkipDecError if the goal is not reached; unless ``is_exhaustive``, a larger search may
+    reach it.
     """
     goal = config.goal
     ranked = goal.ranked(candidates, full.mean_loss, is_exhaustive=is_exhaustive)
@@ -277,9 +277,9 @@ def near_miss(
 
 
 def _with_prompt_decay(schedule: ExitSchedule) -> ExitSchedule:
-    """Return the schedule with a decaying prompt, or itself if it can't have one.
+    """Return the schedule with a decaying prompt, or unchanged if it can't have one.
 
-    The steps are the same, so timing it also shows the value of skipping layers in the prompt.
+    The steps stay the same, so timing it also shows what skipping layers in the prompt gains.
     """
     try:
         return ExitSchedule.from_document({**schedule.to_document(), "prompt": "decay"})

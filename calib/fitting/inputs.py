@@ -54,7 +54,7 @@ class TargetSpeedup:
         """Return the candidates that are expected to be fast enough, the lowest loss first.
 
         Raises SkipDecError with the nearest miss if there are none. Unless ``is_exhaustive``, a
-        search may find schedules beyond ``candidates``.
+        larger search may find further schedules.
         """
         fitting = [entry for entry in candidates if entry.speedup >= self.value]
         if not fitting:
@@ -75,7 +75,7 @@ class TargetSpeedup:
 
 @dataclass(frozen=True)
 class MaxLoss:
-    """The fastest with at most this many nats per token, or this many above full depth."""
+    """At most this many nats per token, or this many above full depth, at the highest speed."""
 
     value: float
     is_relative: bool
@@ -98,7 +98,7 @@ class MaxLoss:
     def ranked(
         self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
     ) -> list[ScoredSchedule]:
-        """Return candidates within the bound, fastest first; if none, raise as TargetSpeedup."""
+        """Return candidates within the bound, fastest first; if none, raise like TargetSpeedup."""
         bound = self.value + full_loss * self.is_relative
         fitting = [entry for entry in candidates if entry.mean_loss <= bound]
         if not fitting:
@@ -178,30 +178,30 @@ class FitConfig(ValidatedConfig):
 
     @property
     def goal(self) -> Goal:
-        """The one goal that was given."""
+        """The goal that was given."""
         if self.target_speedup is not None:
             return TargetSpeedup(self.target_speedup)
         return MaxLoss.parse(self.max_loss or "")
 
     @property
     def is_timed(self) -> bool:
-        """False if only bytes predict speed, as for ``mixed``."""
+        """False if speed is only predicted from bytes, as for ``mixed``."""
         return self.seconds > 0 and self.speedup_of != "mixed"
 
     @property
     def rows(self) -> int:
-        """Number of rows in flight for the speed-up."""
+        """Number of rows in flight to which the speed-up applies."""
         return (self.slots or _SLOTS) if self.speedup_of == "mixed" else 1
 
     @property
     def prompt_advice(self) -> str:
-        """Advice on faster calls that were not tried, as the end of a sentence."""
+        """Advice on untried options for faster calls, as the end of a sentence."""
         is_tried = self.speedup_of != "call" or "decay" in self.space.prompts
         return "" if is_tried else ", or --prompt decay for a model that was tuned with it"
 
     @property
     def speedup_name(self) -> str:
-        """Description of the speed-up's meaning."""
+        """Description of what the speed-up measures."""
         return SPEEDUP_NAMES[self.speedup_of].format(rows=self.rows)
 
 
@@ -215,7 +215,7 @@ class FitInputs:
     space: SearchSpace
     horizon: int
     prompt: tuple[int, ...]  # of median length, for timing; leaves room for num_tokens
-    num_tokens: int  # generated in timing and in predictions, at least 2
+    num_tokens: int  # generated when timing and in predictions, at least 2
 
     @property
     def longest_completion(self) -> int:
@@ -227,7 +227,7 @@ def prepare(config: FitConfig) -> FitInputs:
     """Read data and bundle, tokenise, draw examples; load no engine.
 
     Raises one SkipDecError with every problem found: the line of each bad row, problems of the
-    bundle, choices that fit no schedule of its depth, and a target beyond all schedules.
+    bundle, choices that give no schedule of its depth, and a target beyond all schedules.
     """
     problems = Problems("fit")
     rows = problems.attempt(load_examples, config.data)
@@ -237,7 +237,7 @@ def prepare(config: FitConfig) -> FitInputs:
     model, data = bundle.manifest.model, None
     if rows is not None:
         data = problems.attempt(_tokenise, config.data, bundle, rows)
-    # If the data are bad, use the maximum, which rejects the fewest schedules.
+    # If the data are invalid, use the maximum, which rejects the fewest schedules.
     horizon = config.horizon or (model.max_seq_len if data is None else data.median_completion)
     layers = model.num_layers
     space = problems.attempt(SearchSpace, config.space, num_layers=layers, horizon=horizon)

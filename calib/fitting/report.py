@@ -31,9 +31,9 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
     """Return everything as one object for `json_text`.
 
     ``machine`` holds the caller's facts about the machine, e.g. the number of threads. Losses are
-    in nats per token; speed-ups are of whole calls, prompts included, and null if nothing was
-    timed; those of ``decode`` are of the steps after the prompt. If ``slots`` is not null, both are
-    of that many rows in flight.
+    in nats per token. Speed-ups are those of whole calls, prompts included, and null if nothing was
+    timed; ``decode`` speed-ups are those of the steps after the prompt. If ``slots`` is not null,
+    both apply to that many rows in flight.
     """
     inputs, manifest = fit.inputs, fit.bundle.manifest
     return {

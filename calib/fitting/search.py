@@ -38,7 +38,7 @@ class SearchConfig(ValidatedConfig):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Candidates scored on every example, and how many were scored on the first ones."""
+    """Candidates scored on every example, and the sizes of all rounds."""
 
     finalists: tuple[ScoredSchedule, ...]
     num_scored: int
@@ -52,9 +52,9 @@ class ScheduleSearch:
     The first round spends a quarter of the budget on random points, then scores neighbours of the
     current front (Pareto local search: Paquete, Chiarandini and Stützle 2004) until the budget or
     the space is exhausted. The quarter nearest the front continues with four times the examples,
-    and again (successive halving: Jamieson and Talwalkar 2016, with two costs). All candidates are
-    scored on the same examples. No candidate is excluded for its number of layers: a model tuned to
-    skip may have *lower* loss with fewer layers.
+    twice (successive halving: Jamieson and Talwalkar 2016, with two costs). All candidates are
+    scored on the same examples. No candidate is excluded for its number of layers, because a model
+    tuned to skip may have *lower* loss with fewer layers.
 
     With 96 examples and a budget of 256: 256 candidates on 6, 64 on 24, 16 on 96.
     """
@@ -77,7 +77,7 @@ class ScheduleSearch:
         self._rounds = sorted(
             {min(total, max(_FEWEST_EXAMPLES, round(total * part))) for part in _ROUNDS}
         )
-        self._known: dict[ExitSchedule, ScoredSchedule] = {}  # also scored by request
+        self._known: dict[ExitSchedule, ScoredSchedule] = {}  # includes those scored on request
         self._scored: dict[ExitSchedule, ScoredSchedule] = {}  # scored in the first round
         self._origins: dict[ExitSchedule, Point] = {}
 
@@ -121,7 +121,7 @@ class ScheduleSearch:
         return taken
 
     def _unscored(self, points: Iterable[Point]) -> Iterator[tuple[Point, ExitSchedule]]:
-        """Yield points whose schedule has not been scored when they are requested."""
+        """Yield points whose schedule is still unscored when they are requested."""
         for point in points:
             schedule = self._space.schedule(point)
             if schedule is not None and schedule not in self._scored:
@@ -130,8 +130,8 @@ class ScheduleSearch:
     def _neighbours_of_front(self) -> list[Point]:
         """Return neighbours of all candidates on the front, from promising families first.
 
-        A family is a placement with a warm-up; its promise is its lowest excess so far, and untried
-        families come first.
+        A family is a placement with a warm-up. Untried families come first, then those with the
+        lowest excess so far.
         """
         candidates = list(self._scored.values())
         points = [self._origins[candidate.schedule] for candidate in candidates]
@@ -162,7 +162,7 @@ def _family(point: Point) -> tuple[str, int]:
 
 
 def _nearest_front(candidates: Sequence[ScoredSchedule], count: int) -> list[ScoredSchedule]:
-    """Return the whole front of the first ``count`` examples, and the candidates nearest to it."""
+    """Return the whole front on the first ``count`` examples, and the candidates nearest to it."""
     excess = _excess(candidates, count)
     ordered = sorted(range(len(candidates)), key=excess.__getitem__)
     kept = max(_LEAST_KEPT, round(len(candidates) * _KEPT_PART), excess.count(0))
@@ -174,7 +174,7 @@ def _excess(candidates: Sequence[ScoredSchedule], count: int) -> list[float]:
 
 
 def excess_costs(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Return, for each (speed, cost), the excess over the lowest cost of any point as fast.
+    """Return the excess of each (speed, cost) over the lowest cost of points at least as fast.
 
     The excess is 0 on the Pareto front.
 
@@ -204,7 +204,7 @@ class Scorer(Protocol):
 
 
 class GeneratorScorer:
-    """Scores with a bundle's engines, each token at the depth of its generation."""
+    """Scores with a bundle's engines, each token at the depth at which it would be generated."""
 
     def __init__(self, generator: Generator, examples: Sequence[TokenisedExample]) -> None:
         self._generator = generator
@@ -227,12 +227,12 @@ class ScoredSchedule:
     """A schedule and its losses on the first examples."""
 
     schedule: ExitSchedule
-    speedup: float  # expected, of the steps after the prompt or of the call
+    speedup: float  # expected, of the steps after the prompt or of the whole call
     num_tokens: Sequence[int]  # for every example
     nats: list[float] = field(default_factory=list)  # for the examples scored so far
 
     def extend(self, scorer: Scorer, count: int) -> int:
-        """Score the missing ones of the first ``count`` examples; return their number."""
+        """Score the unscored ones of the first ``count`` examples; return their number."""
         missing = max(0, count - len(self.nats))
         if missing:
             self.nats += scorer.score(self.schedule, len(self.nats), count)
@@ -251,7 +251,7 @@ class ScoredSchedule:
 
 @dataclass(frozen=True)
 class LossDifference:
-    """Additional nats per token over a reference, and the standard error over examples."""
+    """Nats per token above a reference, and the standard error over examples."""
 
     value: float
     standard_error: float
@@ -261,8 +261,8 @@ def loss_difference(scored: ScoredSchedule, reference: ScoredSchedule) -> LossDi
     """Compare two schedules example by example, so that hard examples cancel out.
 
     A ratio estimator: summed differences over summed tokens, with the standard error of Cochran,
-    Sampling Techniques (1977), section 6.4; nan for one example. Differences of 2 and 4 nats over
-    10 tokens each are 0.3 nats per token, with an error of 0.1.
+    Sampling Techniques (1977), section 6.4, which is nan for one example. Differences of 2 and 4
+    nats over 10 tokens each give 0.3 nats per token, with an error of 0.1.
     """
     count = len(scored.nats)
     tokens = scored.num_tokens[:count]

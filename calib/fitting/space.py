@@ -1,4 +1,4 @@
-"""The search space of a fit: the exit schedules that it may choose from."""
+"""The search space of a fit: the exit schedules from which it may choose."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ _Choices = Annotated[tuple[T, ...], AfterValidator(_each_once), Field(min_length
 class SpaceConfig(ValidatedConfig):
     """Choices of a search. Decays and placements are ``NAME`` or ``NAME:OPTION=VALUE``.
 
-    Max and min exit layer always vary. Equal max and min is the constant decay, so that one need
-    not be named. Decay on the prompt gains nothing in the steps after it, so it is only tried if
-    named.
+    Max and min exit layer always vary. Equal ones are the constant decay, which therefore need not
+    be named. Decay on the prompt gains nothing in the steps after it, so it is only tried if named.
     """
 
     decays: Annotated[_Choices[str], Option("--decay", show_default=False)] = Field(
@@ -120,10 +119,11 @@ class Point:
 class SearchSpace:
     """All points of a model of ``num_layers`` at one ``horizon``, and their neighbourhood.
 
-    12 layers with the defaults have 6,624 points and, at a horizon of 26, 2,959 different
-    schedules. Each is created on request, as those of deep models take time.
+    With the defaults, 12 layers have 6,624 points and, at a horizon of 26, 2,959 different
+    schedules. Schedules are created on request, because those of deep models take time.
 
-    Raises ScheduleError for a chosen decay, placement or warm-up that fits no exit layers.
+    Raises ScheduleError for a chosen decay, placement or warm-up that is invalid with all exit
+    layers.
     """
 
     def __init__(self, config: SpaceConfig, *, num_layers: int, horizon: int) -> None:
@@ -153,8 +153,8 @@ class SearchSpace:
     def shuffled(self, seed: int) -> list[Point]:
         """Return all points shuffled by ``seed``, those of the first prompt rule first.
 
-        The effect of a prompt rule depends little on the other choices, so the others are only
-        tried as neighbours of good points.
+        The effect of a prompt rule depends little on other choices, so later rules are only tried
+        as neighbours of good points.
         """
         points = self.points()
         random.Random(seed).shuffle(points)
@@ -163,15 +163,15 @@ class SearchSpace:
     def schedule(self, point: Point) -> ExitSchedule | None:
         """Return the schedule of ``point``; None if its choices are incompatible.
 
-        Points that run the same layers at every token get the same object: for example, the warm-up
-        has no effect with placement bottom, nor any choice at full depth.
+        Points that run the same layers for every token get the same object: for example, the
+        warm-up has no effect with placement bottom, and no choice has any at full depth.
         """
         if point not in self._schedules:
             self._schedules[point] = self._make(point)
         return self._schedules[point]
 
     def neighbours(self, point: Point) -> Iterator[Point]:
-        """Yield points that differ in one choice: exit layers and warm-up by one step, or any name.
+        """Yield points that differ in one choice: an exit layer or warm-up by one step, or a name.
 
         Both exit layers may also move together.
         """
@@ -197,10 +197,10 @@ class SearchSpace:
         yield from (other for other in renamed if other != point)
 
     def fastest(self) -> tuple[ExitSchedule, ...]:
-        """Return the schedules with fewest layers, prompt included, as all layers have the same
-        size.
+        """Return the schedules with fewest layers, prompt included.
 
-        They are equally fast, but 1 layer of 12 may be the last one or the first.
+        They are equally fast, because all layers have the same size, but may run different layers,
+        e.g. only the last or only the first.
         """
         constant = (
             point for point in self.points() if point.max_exit_layer == point.min_exit_layer
@@ -222,9 +222,9 @@ class SearchSpace:
         return self._representatives.setdefault(_layers_run(schedule), schedule)
 
     def _check_choices(self) -> None:
-        """Check that each choice that was made gives a schedule at the deepest exit layers.
+        """Check that each explicit choice gives a schedule at the deepest exit layers.
 
-        Of the defaults, those that give none are left out, as in a model of few layers.
+        Defaults that give none, as in a model with few layers, are dropped.
         """
         decays, placements, warmups, prompts = (
             getattr(self._config, name) for name in SpaceConfig.model_fields
@@ -276,5 +276,5 @@ class SearchSpace:
 
 
 def _layers_run(schedule: ExitSchedule) -> tuple[object, ...]:
-    """Return a key equal for schedules that run the same layers for every token and prompt."""
+    """Return a key that is equal for schedules that run the same layers for every token."""
     return schedule.segments, schedule.prompt_plans

@@ -19,9 +19,10 @@ _WARMUP_TOKENS = 4
 class Speedups:
     """Speed-ups over full depth with the same number of tokens.
 
-    ``call`` is of the whole call, prompt included, the default meaning of a speed-up; None if
-    nothing was timed, as bytes don't predict the time of a prompt. ``steps`` is of the steps after
-    the prompt. They apply to one row, or to several in flight, then with the prompts in between.
+    ``call`` is that of the whole call, prompt included, which is the default meaning of a speed-up.
+    It is None if nothing was timed, because bytes don't predict the time of a prompt. ``steps`` is
+    that of the steps after the prompt. Both apply to one row, or to several in flight with prompts
+    in between.
     """
 
     steps: float
@@ -36,7 +37,7 @@ class Speedups:
 
 @dataclass(frozen=True)
 class MeasuredSpeedup:
-    """Speed-ups over full depth, run in turn with it."""
+    """Speed-ups over full depth, measured in turns with it."""
 
     schedule: ExitSchedule
     call: Ratio  # of the whole call
@@ -46,11 +47,11 @@ class MeasuredSpeedup:
     turns: int
 
     def ratio(self, what: SpeedupOf) -> Ratio:
-        """Return the speed-up of the call, or of the steps of one row or of many."""
+        """Return the speed-up ``what``: of the call, or of the steps of one row or many."""
         return self.call if what == "call" else self.steps
 
     def of(self, what: SpeedupOf) -> float:
-        """Return its value; 0 if other work disturbed it."""
+        """Return the value of the speed-up ``what``; 0 if other work disturbed it."""
         found = self.ratio(what)
         return 0.0 if found.disturbed else found.value
 
@@ -59,9 +60,9 @@ class MeasuredSpeedup:
 class SpeedModel:
     """Speed-ups at one prompt length and number of tokens, of the steps and of the whole call.
 
-    Times are parts of full depth's. The steps read the part b of its bytes, the prompt takes the
-    part m of its multiply-adds, and ``prompt_share`` is the prompt's share of a full-depth call,
-    None if it was not measured:
+    Times are fractions of full depth's. The steps read the fraction b of its bytes, the prompt
+    takes the fraction m of its multiply-adds, and ``prompt_share`` is the prompt's share of a
+    full-depth call, or None if it was not measured:
 
         steps  = fixed + (1 - fixed)·b
         prompt = prompt_fixed + (1 - prompt_fixed)·m
@@ -69,7 +70,7 @@ class SpeedModel:
 
     Worked: if bytes predict 4×, b is 1/4; with ``fixed`` 0.2, 1 / (0.2 + 0.8/4) = 2.5×.
 
-    ``slots`` rows are in flight, each at any position of its text: a step reads each layer that any
+    ``slots`` rows are in flight, each at any position of its text; a step reads each layer that any
     of them runs.
     """
 
@@ -82,11 +83,11 @@ class SpeedModel:
     slots: int = 1
 
     def predicted(self, schedule: ExitSchedule) -> Speedups:
-        """Predict from bytes, multiply-adds and the prompt's share if it is known."""
+        """Predict from bytes and multiply-adds alone, and the prompt's share if it is known."""
         return replace(self, fixed=0.0, prompt_fixed=0.0).expected(schedule)
 
     def expected(self, schedule: ExitSchedule) -> Speedups:
-        """Return the speed-ups of the model with its fixed parts."""
+        """Return the speed-ups including the fixed parts."""
         steps = self.fixed + (1 - self.fixed) * self._steps_part(schedule)
         if (share := self.prompt_share) is None:
             return Speedups(1 / steps, None)
@@ -94,9 +95,9 @@ class SpeedModel:
         return Speedups(1 / steps, 1 / (share * prompt + (1 - share) * steps))
 
     def allowed(self, schedule: ExitSchedule, what: SpeedupOf) -> float:
-        """Return the maximum that bytes, and the prompt's multiply-adds, let ``schedule`` gain.
+        """Return the largest speed-up that bytes and the prompt's multiply-adds allow.
 
-        A call consists of steps and a prompt, so it gains no more than the better of the two.
+        A call consists of a prompt and steps, so it gains no more than the better of the two.
         """
         steps = 1 / self._steps_part(schedule)
         return max(steps, 1 / self._prompt_part(schedule)) if what == "call" else steps
@@ -104,9 +105,9 @@ class SpeedModel:
     def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
         """Choose the fixed parts so that the expected speed-ups match the measured ones.
 
-        Bytes predict what was disturbed. The parts are at least 0, so speed-ups beyond the bytes
-        are not extrapolated: if few layers fit a cache that all layers exceed, the fastest schedule
-        gains more, which says little about the schedules in between.
+        If the steps were disturbed, bytes alone predict them. The parts are at least 0, so
+        speed-ups that exceed the bytes' are not extrapolated: if the fastest schedule's few layers
+        fit into a cache, it gains more, which says little about slower schedules.
         """
         part = self._steps_part(measured.schedule)
         steps = part if measured.steps.disturbed else 1 / measured.steps.value
@@ -147,11 +148,11 @@ def measure_speedup(
 ) -> MeasuredSpeedup:
     """Generate ``num_tokens`` ≥ 2 after ``prompt``, one row, at full depth and at ``schedule``.
 
-    They take turns for ``seconds`` at most; see `measure`. A speed-up that layers can't give is
-    disturbed.
+    They take turns for at most ``seconds``; see `measure`. A speed-up that exceeds what the layers
+    allow counts as disturbed.
     """
     full = ExitSchedule.full(schedule.num_layers)
-    for warming in (full, schedule):  # on a device this captures all graphs
+    for warming in (full, schedule):  # on a device, this captures all graphs
         count = _WARMUP_TOKENS if generator.device is None else num_tokens
         timed_run(generator, [prompt], warming, min(count, num_tokens))
     layers: dict[ExitSchedule, Sequence[int]] = {}
@@ -162,7 +163,8 @@ def measure_speedup(
             run = timed_run(generator, [prompt], each, num_tokens)
             layers[each] = run.layers_per_token
             found[each, "call"], found[each, "steps"] = run.wall_seconds, run.decode_seconds
-            # A call of its own: on a busy machine the first part of a call waits for all of it.
+            # In its own call, because on a busy machine a call's first part waits for the last
+            # call.
             found[each, "prompt"] = timed_run(generator, [prompt], each, 1).wall_seconds
         return found
 
@@ -185,5 +187,5 @@ def measure_speedup(
 
 
 def _fixed(part: float, measured: float) -> float:
-    """Return f ≥ 0, ≤ 1 for which f + (1 - f)·``part`` is nearest to ``measured``."""
+    """Return the f from 0 to 1 for which f + (1 - f)·``part`` is nearest to ``measured``."""
     return 0.0 if part == 1 else min(1.0, max(0.0, (measured - part) / (1 - part)))

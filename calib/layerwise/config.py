@@ -1,4 +1,4 @@
-"""Options shared by calibrate and round: a model, a schedule, and the rows to draw."""
+"""Options shared by calibrate and round: model, schedule, and the rows to draw."""
 
 from __future__ import annotations
 

@@ -55,9 +55,7 @@ def run_embedding(embedding: nn.Module, input_ids: Tensor, position_ids: Tensor)
 def run_layer(
     layer: nn.Module, hidden_states: Tensor, position_ids: Tensor, mask: Tensor
 ) -> Tensor:
-    """Run [n, E] at positions [n] → [n, E]; bool ``mask`` [1, 1, n, n]: which token attends to
-    which.
-    """
+    """Run [n, E] at positions [n] → [n, E]; bool ``mask`` [1, 1, n, n] says who attends to whom."""
     no_cache = torch.empty(0)
     tensors = {
         TensorRole.HIDDEN_STATES: hidden_states[None],
@@ -75,7 +73,7 @@ def run_layer(
 def observed(
     module: nn.Module, products: Iterable[str], observer: ProductObserver
 ) -> Iterator[None]:
-    """Call ``observer`` for each of ``products``, by weight name, as ``module`` computes it."""
+    """Call ``observer`` whenever ``module`` computes one of ``products``, named by weight."""
 
     def show(name: str, _: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         observer(name, inputs[0], output)
@@ -126,7 +124,7 @@ def quantized_products(
 
 @contextmanager
 def replaced(module: nn.Module, products: Mapping[str, QuantizedProjection]) -> Iterator[None]:
-    """Replace the products of ``module`` by ``products`` inside the block."""
+    """Replace the products of ``module`` by ``products`` inside the ``with`` block."""
     own = {name: module.get_submodule(_path(name)) for name in products}
     for name, product in products.items():
         module.set_submodule(_path(name), product)
@@ -138,7 +136,7 @@ def replaced(module: nn.Module, products: Mapping[str, QuantizedProjection]) -> 
 
 
 def round_to_int8(inputs: Tensor, largest: float) -> Tensor:
-    """Round to the nearest multiples of ``largest / 127``, limited to -128 … 127 of them.
+    """Round to the nearest multiple of ``largest / 127``, from -128 to 127 times it.
 
     With ``largest`` 1.27: (0.014, -2.0, 0.5) → (0.01, -1.28, 0.5).
     """
@@ -167,20 +165,20 @@ STATIC_FORMATS: tuple[StaticFormat, ...] = tuple(_FORMATS)
 
 
 class SquareSums:
-    """Sums of squares of a product's tensors, by name, in float64, and its tokens."""
+    """Float64 sums of squares of a product's tensors, by name, and the number of tokens."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self._sums = defaultdict[str, float](float)
 
     def add(self, **tensors: Tensor) -> None:
-        """Add the tensors [..., N] of some tokens."""
+        """Add tensors [..., N] of some tokens."""
         self.tokens += next(iter(tensors.values()))[..., 0].numel()
         for name, values in tensors.items():
             self._sums[name] += float(values.double().square().sum())
 
     def relative(self, error: str, whole: str) -> float:
-        """Return the root mean square of ``error`` relative to that of ``whole``, 0 if that is."""
+        """Return the root mean square of ``error`` ÷ that of ``whole``; 0 if the latter is 0."""
         ratio = self._sums[error] / self._sums[whole] if self._sums[whole] > 0 else 0.0
         return math.sqrt(ratio)
 
@@ -194,7 +192,7 @@ def _attention_without_cache(
     write_indices: Tensor,
     attention_mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Attend without a cache, to all tokens at once: query, key and value [1, N, n, D]."""
+    """Attend to all tokens at once without a cache; query, key and value are [1, N, n, D]."""
     attended = F.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, enable_gqa=query.shape[1] != key.shape[1]
     )

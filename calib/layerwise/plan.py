@@ -1,4 +1,4 @@
-"""Open and check what a run over real texts, one layer at a time, needs."""
+"""Open and check everything that a layer-by-layer run over real texts needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .config import LayerwiseConfig
 
 @dataclass(frozen=True)
 class LayerwisePlan:
-    """The opened checkpoint, its schedule, and the texts. ``warnings`` are for people."""
+    """The opened checkpoint, its schedule, and the texts. ``warnings`` are for the user."""
 
     config: LayerwiseConfig
     checkpoint: Checkpoint
@@ -52,7 +52,7 @@ Plan = TypeVar("Plan", bound=LayerwisePlan)
 
 @dataclass(frozen=True)
 class OpenedTexts:
-    """A checkpoint with the valid parts of data and schedule; the errors are in ``problems``."""
+    """A checkpoint with the valid parts of data and schedule; errors are in ``problems``."""
 
     config: LayerwiseConfig
     problems: Problems
@@ -61,7 +61,7 @@ class OpenedTexts:
     schedule: ExitSchedule | None
 
     def plan(self, kind: type[Plan]) -> Plan:
-        """Return a plan of ``kind``, both parts of its texts cut at their shares of ``max_tokens``.
+        """Return a plan of ``kind``, with both parts of the texts cut to share ``max_tokens``.
 
         Raises one SkipDecError with all problems, if any.
         """
@@ -86,10 +86,10 @@ class OpenedTexts:
 def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
     """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
-    A schedule without a horizon gets the median completion length; if the data are bad, the model's
-    maximum length, which rejects the fewest schedules. Errors go to ``problems``: bad lines of the
-    data, too few of them, prompts longer than the model, a schedule of another depth. Raises them
-    all if the checkpoint can't be opened.
+    A schedule without a horizon gets the median completion length or, if the data are invalid, the
+    model's maximum length, which rejects the fewest schedules. Errors go to ``problems``: bad lines
+    of the data, too few lines, prompts longer than the model's maximum, a schedule of another
+    depth. Raises all of them if the checkpoint can't be opened.
     """
     drawn = problems.attempt(draw_rows, config)
     checkpoint = problems.attempt(open_checkpoint, config.source)
@@ -106,10 +106,10 @@ def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
 def _split_rows(
     examples: Sequence[TokenisedExample], config: LayerwiseConfig
 ) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
-    """Split the drawn rows into observed and held out, neither empty; both lose overlong rows
-    alike.
+    """Split the drawn rows into observed and held-out ones, neither empty.
 
-    With 6 and 3 requested, the first 6 of 9 drawn rows are observed, or the first 4 if 6 remain.
+    If overlong rows were dropped, both parts shrink in proportion: with 6 and 3 requested, the
+    first 6 of 9 drawn rows are observed, or the first 4 if 6 remain.
     """
     first = min(max(1, round(len(examples) * config.observed_share)), len(examples) - 1)
     return examples[:first], examples[first:]
@@ -131,7 +131,7 @@ def draw_rows(config: LayerwiseConfig) -> list[Example]:
 def tokenise_rows(
     checkpoint: Checkpoint, examples: Sequence[Example], data: DataConfig
 ) -> TokenisedData:
-    """Encode with the checkpoint's tokenizer. Raises as `Checkpoint.open_tokenizer`."""
+    """Encode with the checkpoint's tokenizer. Raises like `Checkpoint.open_tokenizer`."""
     model = checkpoint.model
     with closing(checkpoint.open_tokenizer()) as tokenizer:
         encoder = ExampleEncoder.of(model, tokenizer, data, checkpoint.prompt_template)
@@ -146,5 +146,5 @@ def tokenise_rows(
 
 
 def _count_within(lengths: Iterable[int], room: float) -> int:
-    """Return the number of the first ``lengths`` whose sum fits ``room``; at least 1."""
+    """Return how many of the first ``lengths`` fit into ``room`` together; at least 1."""
     return max(1, sum(total <= room for total in accumulate(lengths)))

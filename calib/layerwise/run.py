@@ -1,4 +1,4 @@
-"""A run of real texts through a model, one engine at a time."""
+"""Runs real texts through a model, one engine at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .texts import HiddenStates, PackedTexts
 class LayerwiseRun(ABC):
     """Carries hidden states from engine to engine: ``observed`` texts, and ``exact`` held-out ones.
 
-    A subclass says what is done with each engine; it advances both, so that ``exact`` has the
-    losses of the float32 model at the end.
+    A subclass defines what happens with each engine. It advances both, so that ``exact`` ends with
+    the losses of the float32 model.
     """
 
     def __init__(self, plan: LayerwisePlan) -> None:
@@ -31,7 +31,7 @@ class LayerwiseRun(ABC):
 
     @abstractmethod
     def run_engine(self, kind: EngineKind, index: int | None) -> None:
-        """Work on layer ``index``, or on the head, whose index is None, and run it."""
+        """Process and run layer ``index``, or the head, whose index is None."""
 
     def run_engines(self, stage: str, events: Events) -> None:
         """Run all layers, then the head."""

@@ -1,4 +1,4 @@
-"""Texts packed end to end: tokens that run each layer, hidden states, and prediction targets."""
+"""Texts packed end to end: the tokens that run each layer, hidden states, prediction targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PackedTexts:
     """Prompts and completions, N tokens in all, teacher-forced at the depth of ``schedule``.
 
     There is no padding: products only read tokens that run their layer. The last token of a
-    completion is predicted but never fed. ``batch_tokens`` bounds a batch unless a single text is
+    completion is predicted but never fed. ``batch_tokens`` limits a batch, unless a single text is
     longer.
 
     >>> texts = PackedTexts([TokenisedExample((5, 6), (7, 8, 2), "")], schedule, 1024)
@@ -103,7 +103,7 @@ class HiddenStates:
     def __init__(self, texts: PackedTexts, values: Tensor) -> None:
         self.texts = texts
         self.values = values
-        self.head_losses = torch.empty(0)  # [R], once `run` had the head
+        self.head_losses = torch.empty(0)  # [R], set when `run` reaches the head
 
     @classmethod
     def embed(cls, texts: PackedTexts, embedding: nn.Module) -> HiddenStates:
@@ -117,11 +117,11 @@ class HiddenStates:
         return cls(texts, torch.cat(parts))
 
     def copy(self) -> HiddenStates:
-        """Return a copy of the same texts' states."""
+        """Return a copy of the states, of the same texts."""
         return HiddenStates(self.texts, self.values.clone())
 
     def read(self, index: int | None, engine: nn.Module) -> None:
-        """Run layer ``index``, or the head if None, only for observers of its products."""
+        """Run layer ``index``, or the head if None, only so that observers see its products."""
         if index is None:
             self.losses(engine)
             return

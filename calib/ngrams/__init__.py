@@ -1,1 +1,1 @@
-"""N-grams of a model's texts, with which drafts begin."""
+"""Count n-grams of a model's texts, as initial tables for drafts."""

@@ -12,7 +12,7 @@ from ..data.data import DataConfig
 
 
 class NGramsConfig(ValidatedConfig):
-    """The model, and texts that it wrote, or that it writes itself with data ``self``.
+    """The model, and texts that it wrote or, with data ``self``, writes now.
 
     ``seed`` is that of the texts that the model writes.
     """

@@ -1,4 +1,4 @@
-"""``ngrams``: count what follows n-grams in texts of a model, for the drafts of its bundles."""
+"""``ngrams``: count what follows n-grams in a model's texts, for drafts of its bundles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .config import NGramsConfig
 
 
 class NGramsReport(FrozenModel):
-    """What was counted: ``tokens`` of ``texts``, prompts left out, in so many ``ngrams``."""
+    """The numbers of ``texts``, their ``tokens`` without prompts, and distinct ``ngrams``."""
 
     output: Path
     texts: int
@@ -30,11 +30,11 @@ class NGramsReport(FrozenModel):
 
 
 def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsReport:
-    """Count n-grams of the completions of ``config.data``, and write them to ``config.output``.
+    """Count n-grams of the completions in ``config.data`` and write them to ``config.output``.
 
-    Texts that the model writes itself are kept beside it, as those of `tune` are. Raises
-    SkipDecError before any work if something is wrong: an output that can't be written, bad lines
-    of the data, a model without tokenizer or end of text.
+    Texts that the model writes itself are kept beside the output, as by `tune`. Raises SkipDecError
+    before any work if something is wrong: an output that can't be written, bad lines of the data, a
+    model without a tokenizer or end of text.
     """
     events, problems = events or Events(), Problems("ngrams")
     output = config.output.absolute()
@@ -52,7 +52,7 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
             examples = _own_examples(config, checkpoint, longest, events)
         encoder = ExampleEncoder.of(model, tokenizer, config.data, checkpoint.prompt_template)
         data = tokenise(examples, replace(encoder, max_length=longest))
-    # Texts of the model's own were cut when they were written.
+    # The model's own texts were meant to be cut when it wrote them.
     warnings = (*checkpoint.warnings, *(() if is_own else data.warnings))
     events.planned(f"{model.name}: {len(data.examples)} texts", warnings)
     ngrams = count_ngrams(

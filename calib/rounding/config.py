@@ -1,4 +1,4 @@
-"""Options of a rounding: one frozen value with a JSON round trip."""
+"""Options of a rounding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GridTarget = Literal["onnxruntime", "tensorrt"]
 class RoundingConfig(LayerwiseConfig):
     """Options of ``round_weights``: model, data, target and grid.
 
-    Activations of the observed rows determine the rounding; the others measure errors and losses.
+    The activations of observed rows determine the rounding; others measure errors and losses.
     """
 
     output: Annotated[Path, Option("-o", metavar="DIR")] = Field(

@@ -22,9 +22,9 @@ from .gptq import Int4Grid, round_weight
 class RoundedEngine:
     """The float32 module of one engine, and the weights [K, N] of its products by name.
 
-    ``exact`` are the checkpoint's weights, ``nearest`` what export makes of them, and ``rounded``
-    what export will make of the written ones; equal to ``nearest`` until ``round``. The module
-    computes with ``exact`` until ``use``.
+    ``exact`` are the checkpoint's weights, ``nearest`` those that export would make of them, and
+    ``rounded`` those that export will make of the written checkpoint, equal to ``nearest`` until
+    ``round``. The module computes with ``exact`` until ``use``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RoundedEngine:
             self.module.get_parameter(name).data = weight
 
     def round(self, run: Callable[[], object], damping: float) -> None:
-        """Round each product's weight for the inputs that ``run`` sends through the module.
+        """Round each product's weight by the inputs that ``run`` sends through the module.
 
         Earlier products are already rounded. Raises CheckpointError if inputs are NaN or infinite.
         """
@@ -69,7 +69,7 @@ class RoundedEngine:
             self.use({name: self.rounded[name]})
 
     def measure(self, run: Callable[[], object]) -> list[RoundedProduct]:
-        """Measure both variants' errors on inputs that ``run`` sends through the module.
+        """Measure the errors of both variants on inputs that ``run`` sends through the module.
 
         The module must use the exact weights.
         """
@@ -99,7 +99,7 @@ class RoundedEngine:
     def tensors(self) -> dict[str, Array]:
         """Return the checkpoint's tensors with the rounded weights, by canonical name.
 
-        Each is [N, K] in the type that it was read in. A tied head's weight gets its own name, not
+        Each is [N, K] in the type in which it was read. A tied head's weight gets its own name, not
         the embedding's.
         """
         tensors: dict[str, Array] = {}

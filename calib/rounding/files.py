@@ -34,7 +34,7 @@ class CheckpointFiles:
         self._total_size = 0
 
     def add(self, engine: str, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Write ``tensors``, if any, by canonical name; takes memory for a copy of them."""
+        """Write ``tensors``, by canonical name; makes a copy of them in memory."""
         if not tensors:
             return
         name = f"model-{engine}.safetensors"

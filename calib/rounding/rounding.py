@@ -34,17 +34,17 @@ from .files import (
 def round_weights(config: RoundingConfig, events: Events | None = None) -> RoundingReport:
     """Round all products' weights by GPTQ, write the checkpoint ``config.output``, return a report.
 
-    Exporting the result with ``--quantize int4`` and the same target and block size rounds to
-    nearest, and so yields exactly the codes chosen here.
+    Export with ``--quantize int4`` and the same target and block size rounds the result to nearest,
+    which yields exactly the codes chosen here.
 
     Texts are teacher-forced at scheduled depth: tokens affect only the weights of layers that they
-    run. Each product is rounded on inputs that the rounded products before it compute. Memory at
-    any time: one engine's float32 weights three times, four float32 matrices [K, K] for a product
-    of K inputs (fc2 of opt-6.7b: 4 GiB), and the hidden states of at most ``config.max_tokens``
-    tokens (three times for held-out texts).
+    run. Each product is rounded on inputs that the rounded products before it compute. Memory holds
+    one engine's float32 weights three times, four float32 matrices [K, K] for a product of K inputs
+    (fc2 of opt-6.7b: 4 GiB), and the hidden states of at most ``config.max_tokens`` tokens (three
+    times for held-out texts).
 
-    Raises SkipDecError before any work if something is wrong, see ``plan_rounding``;
-    CheckpointError if an activation is NaN or infinite, leaving nothing behind.
+    Raises SkipDecError before any work if something is wrong (see ``plan_rounding``), and
+    CheckpointError, leaving no files, if an activation is NaN or infinite.
     """
     plan = plan_rounding(config)
     events = events or Events()
@@ -53,7 +53,7 @@ def round_weights(config: RoundingConfig, events: Events | None = None) -> Round
 
 
 def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
-    """Round as ``round_weights`` does, from a plan."""
+    """Round a plan's model as ``round_weights`` does."""
     source = plan.checkpoint.directory
     assert source is not None  # only random weights have no directory
     place = rounded_place(plan.config.output)
@@ -63,7 +63,7 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
         document = json.loads((source / "config.json").read_bytes())
         if plan.config.untie_head:
             document["tie_word_embeddings"] = False
-        for key in ("dtype", "torch_dtype"):  # a code times a scale needs more than bfloat16 has
+        for key in ("dtype", "torch_dtype"):  # bfloat16 can't hold a code times a scale
             if document.get(key) == "bfloat16":
                 document[key] = "float32"
         others = {REPORT_NAME: report.model_dump_json(indent=2).encode() + b"\n"}
@@ -147,13 +147,13 @@ class RoundingPlan(LayerwisePlan):
 
     @property
     def has_schedule(self) -> bool:
-        """True if a schedule was given or comes with the checkpoint; the result then has it too."""
+        """True if a schedule was given or comes with the checkpoint; the result gets it, too."""
         brought = self.checkpoint.schedule is not None
         return brought or self.config.schedule is not None
 
     @property
     def rounds_head(self) -> bool:
-        """True if the head has its own weights to round, or gets them by untying."""
+        """True if the head has weights of its own to round, or gets them by untying."""
         return self.config.untie_head or not self.model.tie_word_embeddings
 
     @property
@@ -170,7 +170,7 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
     Raises one SkipDecError with every problem found: an output that exists, a head that can't be
-    untied, blocks that do not divide a product's inputs, and anything ``open_texts`` finds.
+    untied, blocks that do not divide a product's inputs, and those of ``open_texts``.
     """
     problems = Problems("round")
     problems.attempt(rounded_place(config.output).check, force=config.force)

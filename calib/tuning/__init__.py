@@ -1,1 +1,1 @@
-"""Train a model to skip layers exactly as it will decode."""
+"""Train a model to skip layers exactly as it will when it decodes."""

@@ -1,4 +1,4 @@
-"""Memory between the steps of a training on a CPU."""
+"""Memory allocation between the training steps on a CPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _DEFAULTS = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Keep what is freed in the process until the end, where the C library is glibc.
+    """With glibc, keep freed memory in the process until the ``with`` block ends.
 
-    PyTorch's CPU tensors come from malloc, which maps large ones anew each time: the kernel clears
-    every page that a step touches, which takes up to half of the step. `return_free_memory` now
-    and then bounds what is kept.
+    PyTorch's CPU tensors come from malloc, which maps large ones anew each time. The kernel then
+    clears every page that a step touches, which takes up to half of the step. Occasional calls of
+    `return_free_memory` limit what is kept.
     """
     library = _glibc()
     if library is None:
@@ -33,7 +33,7 @@ def kept_memory() -> Iterator[None]:
 
 
 def return_free_memory() -> None:
-    """Return to the system what is free now: gaps that tensors of other sizes did not fill."""
+    """Return free memory to the system: gaps that tensors of other sizes did not fill."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
 

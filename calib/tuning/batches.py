@@ -1,4 +1,4 @@
-"""Batches of tokenised examples in the form the training model takes; mean loss at a schedule."""
+"""Batches of tokenised examples in the form of the training model; mean loss at a schedule."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
 
 
 class SortedSteps(Sampler[int]):
-    """Samples the examples of random steps, and sorts those of each step by length.
+    """Assigns examples to steps at random, and sorts those of each step by length.
 
-    So a step's micro-batches need less padding than the step as a whole. The order depends only on
-    seed and epoch, so that a resumed run continues it. ``epoch`` is asked when a pass begins: what
-    accelerate tells samplers does not reach those of several processes that resume.
+    A step's micro-batches then need less padding than the step as a whole. The order depends only
+    on seed and epoch, so that a resumed run continues it. ``epoch`` is called when a pass begins,
+    because accelerate does not tell the samplers of several resuming processes.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SortedSteps(Sampler[int]):
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch())
         shuffled = torch.randperm(len(self._lengths), generator=generator).tolist()
         starts = range(0, len(shuffled), self._step_size)
-        whole = len(shuffled) // self._step_size  # a smaller last step stays last
+        whole = len(shuffled) // self._step_size  # a smaller last step remains last
         places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(starts))]
         for place in places:
             step = shuffled[starts[place] : starts[place] + self._step_size]
@@ -115,8 +115,8 @@ def mean_loss(
 ) -> float:
     """Return the completions' mean cross-entropy per token, teacher-forced, in nats.
 
-    Every token has the same weight regardless of its batch. Leaves the model's mode and device
-    unchanged. ``events`` advances by a step for each batch.
+    Every token has the same weight regardless of its batch. The model's mode and device stay
+    unchanged. ``events`` advances by one step per batch.
     """
     ordered = sorted(examples, key=len)  # similar lengths need little padding
     was_training = model.training

@@ -1,4 +1,4 @@
-"""Options of a tuning: one frozen value with a JSON round trip."""
+"""Options of a tuning."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SPEC = Option(metavar="SPEC")
 
 
 class DraftObjective(ValidatedConfig):
-    """A model that drafts for itself: part of the loss is KL divergence of its drafts from it.
+    """Training of a model's own drafts: part of the loss is their KL divergence from full depth.
 
     The loss is (1 − weight)·rest + weight·KL(full depth ‖ draft). The rest is cross-entropy on
-    labels, blended with the start checkpoint as ``distill`` says: with 1 there, labels have no
-    part, and full depth moves least.
+    labels, blended with KL divergence from the start checkpoint by ``distill``. With ``distill`` 1,
+    labels have no influence, and full depth changes least.
     """
 
     layers: Annotated[str, Option("--draft", metavar="SPEC")] = Field(
@@ -46,13 +46,13 @@ class TuneConfig(ValidatedConfig):
     makes the loss (1 − w)·cross-entropy + w·KL(start checkpoint at full depth ‖ model). ``lora``
     trains low-rank adapters of this rank, scaled by 2, and merges them into the weights at the end.
 
-    ``draft``: full depth and drafts that run a part of its layers are tuned together.
-    ``draft_layer`` leaves the model as it is and trains one more decoder layer, which reads full
-    depth's states, with a norm and a head of its own for the tokens that the data have most often.
+    ``draft`` tunes full depth together with drafts that run some of its layers. ``draft_layer``
+    leaves the model unchanged and trains an additional decoder layer that reads full depth's
+    states, with a norm and a head of its own for the most frequent tokens of the data.
 
-    Losses before and after, and how many drafts hold, are measured on the first 512 examples of
-    the ``validation`` data, at the schedule and at full depth; a path there names another file that
-    is read with the same options as ``data``.
+    Losses before and after, at the schedule and at full depth, and how many drafts hold are
+    measured on the first 512 examples of the ``validation`` data. ``validation`` may also be the
+    path of another file, which is read with the same options as ``data``.
     """
 
     model: Annotated[str | None, Option(metavar="MODEL", is_argument=True)] = Field(

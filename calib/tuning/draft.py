@@ -1,4 +1,4 @@
-"""The layers that a draft runs, and the spans in which it is trained."""
+"""The layers that a draft runs, and the spans in which drafts are trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...engines.errors import UsageError, shown
 from ...runtime.drafting.config import DraftConfig, parse_draft
 from ...runtime.drafting.layers import depth_problem, draft_plan
 
-SPAN = 6  # most positions of a span in training, and all of one in measuring acceptance
+SPAN = 6  # most positions of a span in training; its size when measuring acceptance
 
 
 def layers_run(text: str, num_layers: int) -> tuple[int, ...]:
@@ -18,8 +18,8 @@ def layers_run(text: str, num_layers: int) -> tuple[int, ...]:
     >>> layers_run("ends:3", 12), layers_run("first:3", 12)
     ((0, 10, 11), (0, 1, 2))
 
-    Raises UsageError if the text is not a draft's, has more than layers, or names as many as the
-    model has.
+    Raises UsageError if the text is not a draft of layers alone, or does not run fewer layers than
+    the model has.
     """
     config = parse_draft(text)
     part = None if config is None else config.parts[0]
@@ -33,7 +33,7 @@ def layers_run(text: str, num_layers: int) -> tuple[int, ...]:
 
 
 def layers_read(num_layers: int) -> tuple[int, ...]:
-    """Return how many layers have run where a draft layer reads states, ascending.
+    """Return after how many layers a draft layer reads states, ascending.
 
     >>> layers_read(30), layers_read(4), layers_read(1)
     ((2, 15, 30), (2, 2, 4), (1, 1, 1))
@@ -43,11 +43,11 @@ def layers_read(num_layers: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class DraftSpans:
-    """How the positions of each row are divided into spans of drafts.
+    """A division of each row's positions into spans of drafts.
 
     The first span begins ``offset`` positions after the first completion token (before it if
-    negative); each has ``size`` positions. A draft at a position runs ``layers`` alone. It attends
-    to full depth's keys before its span, and to drafts' keys in it.
+    negative); each span has ``size`` positions. The draft at a position runs only ``layers``. It
+    attends to full depth's keys before its span and to drafts' keys inside it.
     """
 
     layers: tuple[int, ...]
@@ -56,14 +56,14 @@ class DraftSpans:
 
     @property
     def num_shared(self) -> int:
-        """Number of lowest layers that drafts run: their states are full depth's own."""
+        """Number of lowest layers that drafts also run, so that they share full depth's states."""
         return next(
             (index for index, layer in enumerate(self.layers) if index != layer), len(self.layers)
         )
 
 
 def step_spans(layers: tuple[int, ...], step: int, seed: int) -> DraftSpans:
-    """Return the spans of an optimizer step: 1 to 6 positions, beginning anywhere.
+    """Return the spans of an optimizer step: 1 to 6 positions each, at any offset.
 
     They depend on seed and step alone, so that resumed runs and all processes agree.
     """

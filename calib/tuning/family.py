@@ -1,7 +1,7 @@
-"""What tuning knows of each model family, and the sizes of new models.
+"""What tuning needs to know of each model family, and the sizes of new models.
 
-To tune another family that the exporter knows, add a model to ``skip_models`` and a line to
-``TUNING_FAMILIES``. The exporter can't name its training model, as it never imports calib.
+To tune another of the exporter's families, add a model to ``skip_models`` and a line to
+``TUNING_FAMILIES``. The exporter can't name training models, because it never imports calib.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FFN_MULTIPLE = 32  # the block of int4 weights
 
 
 class FreshModelConfig(ValidatedConfig):
-    """Sizes of a new model of ``family``, which is a ``model_type``.
+    """Sizes of a new model of ``family``, a ``model_type``.
 
-    ``kv_heads`` None: as many as ``heads``. ``head_dim`` None: the width divided by the heads.
-    ``ffn`` None: as wide as the family makes it.
+    Defaults: ``kv_heads`` equals ``heads``, ``head_dim`` is the width divided by the heads, and
+    ``ffn`` is as wide as the family makes it.
     """
 
     family: str = "opt"
@@ -66,7 +66,7 @@ class FreshModelConfig(ValidatedConfig):
 
 
 def _learned_positions(sizes: FreshModelConfig) -> dict[str, Any]:
-    """Return the fields of a pre-norm OPT with tied embeddings, as wide as its layers."""
+    """Return the fields of a pre-norm OPT with tied embeddings of the width of its layers."""
     return {
         "word_embed_proj_dim": sizes.width,
         "ffn_dim": sizes.ffn or 4 * sizes.width,
@@ -94,9 +94,9 @@ def _rotary(sizes: FreshModelConfig) -> dict[str, Any]:
 class TuningFamily:
     """Tunes the models of a family; ``architecture`` is its class in transformers.
 
-    ``adapter_targets``: modules of a layer that LoRA adapts, by the last parts of their names.
-    ``optional_sizes``: fields of `FreshModelConfig` that a new model may be given beside those
-    required. ``fields``: those of config.json that not all families have.
+    ``adapter_targets``: the modules of a layer that LoRA adapts, by the last parts of their names.
+    ``optional_sizes``: the optional fields of `FreshModelConfig` that apply to the family.
+    ``fields`` returns fields of config.json that not all families have.
     """
 
     architecture: str
@@ -108,7 +108,7 @@ class TuningFamily:
     fields: Callable[[FreshModelConfig], dict[str, Any]] = _rotary
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
-        """Return config.json of a new model, without its vocabulary and token ids."""
+        """Return config.json of a new model, without vocabulary and token ids."""
         return {
             "model_type": sizes.family,
             "architectures": [self.architecture],
@@ -138,7 +138,7 @@ TUNING_FAMILIES: Mapping[str, TuningFamily] = {
     "smollm3": TuningFamily("SmolLM3ForCausalLM"),
     "olmo2": TuningFamily("Olmo2ForCausalLM"),
 }
-"""By the ``model_type`` of Hugging Face's config.json."""
+"""Families by the ``model_type`` of Hugging Face's config.json."""
 
 
 def tuning_family(model_type: str) -> TuningFamily:
@@ -147,7 +147,7 @@ def tuning_family(model_type: str) -> TuningFamily:
 
 
 def load_skip_model(directory: Path, model_type: str) -> SkipModel:
-    """Read a checkpoint's weights as float32, whatever their stored type."""
+    """Load a checkpoint with float32 weights, whatever their stored type."""
     import torch
 
     from .model import ATTENTION

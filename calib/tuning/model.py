@@ -1,9 +1,9 @@
-"""Train with a depth for each position: one teacher-forced pass computes what decoding computes.
+"""Models with a depth per position: one teacher-forced pass computes what decoding computes.
 
-Prompt tokens run every layer (with ``prompt="decay"`` fewer and fewer). Generated token i, when it
-is fed back, runs ``schedule.plan(i)``. A token that skips a layer keeps its hidden state. As
-schedules are monotone, the tokens of a row that run a layer are a prefix of the row, so the plain
-causal mask is exact and each layer runs on that prefix only.
+Prompt tokens run every layer (with ``prompt="decay"``, fewer and fewer). Generated token i, when
+fed back, runs ``schedule.plan(i)``. A token that skips a layer keeps its hidden state. Because
+schedules are monotone, the tokens of a row that run a layer are a prefix of the row. The plain
+causal mask is therefore exact, and each layer runs on that prefix only.
 
 Example: 6 layers, warm-up 1, budgets 6 (prompt) 4 3 3 2, a prompt of 2 tokens and 4 tokens fed
 back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 1 and 2 on 2.
@@ -40,7 +40,7 @@ _LONGEST_IN_FLOAT32 = 512  # in tokens; for longer texts, bfloat16 is faster on 
 
 @dataclass
 class DraftedOutput(CausalLMOutput):  # type: ignore[misc]  # transformers is untyped
-    """The logits of full depth and, in ``draft_logits``, those of drafts at the same positions."""
+    """Logits of full depth and, in ``draft_logits``, of drafts at the same positions."""
 
     draft_logits: Tensor | None = None
 
@@ -48,8 +48,8 @@ class DraftedOutput(CausalLMOutput):  # type: ignore[misc]  # transformers is un
 class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is untyped
     """Hugging Face's own causal language model with a forward pass that follows schedules.
 
-    A family's class derives from this and from ``plain_class``, whose weights it has, and
-    implements the abstract parts of the forward pass.
+    A family's class derives from this and from ``plain_class``, which defines its weights, and
+    implements the abstract methods.
     """
 
     plain_class: ClassVar[type[PreTrainedModel]]
@@ -88,8 +88,8 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         """Run [B, S, E] at positions [S] through one layer, causally without a mask; [B, S, E].
 
         ``mask``, bool [B, 1, S, T], is True where a position (row) attends to another (column).
-        ``past`` holds the keys before these S, if T is larger, and takes theirs, as a cache of
-        transformers does.
+        Like a transformers cache, ``past`` holds the keys before these S, if T is larger, and takes
+        theirs.
         """
 
     @abstractmethod
@@ -106,9 +106,9 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         spans: DraftSpans | None = None,
         **_: Any,  # noqa: ANN401  (added by wrappers such as peft's, all None)
     ) -> CausalLMOutput:
-        """Return the logits of all positions with a label in one list, [R, V], row by row.
+        """Return the logits of all labelled positions in one list, [R, V], row by row.
 
-        With ``spans`` the pass is at full depth, and the output has drafts' logits too, [R, V].
+        With ``spans``, the pass runs at full depth and also returns drafts' logits, [R, V].
 
         ``input_ids``, int64 [B, S], hold prompt and completion, padded on the right, where
         ``attention_mask`` [B, S] is 0; ``prompt_lengths`` is int64 [B]. ``labels``, int64 [B, S],
@@ -156,8 +156,8 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
     ) -> tuple[Tensor, Tensor]:
         """Return the last layer's output at full depth and that of drafts, [B, S, E] each.
 
-        A draft's position sees what it will see when all drafts before it in its span hold: a layer
-        runs full depth's states and the drafts' beside each other, with a mask.
+        A draft sees what it will see if all drafts before it in its span hold. To this end, a layer
+        runs full depth's states and the drafts' in one sequence, with a mask.
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
         layers = self.decoder_layers
@@ -176,7 +176,7 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         return full, drafts
 
     def plain(self) -> PreTrainedModel:
-        """Return transformers' own model over the same weights, whose forward pass is its own."""
+        """Return transformers' own model, with its own forward pass, over the same weights."""
         shared = copy.copy(self)
         shared.__class__ = self.plain_class
         return shared
@@ -185,9 +185,9 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
 def span_mask(positions: Tensor, prompt_lengths: Tensor, spans: DraftSpans) -> Tensor:
     """Return which positions attend to which, bool [B, 1, 2S, 2S]: S of full depth, then S drafts.
 
-    Full depth attends causally to itself. With spans of 2 positions, the draft at the second one
-    attends to full depth before the span, to the draft at the first position, and to itself.
-    Positions before the first span are spans of their own.
+    Full depth attends causally to itself. With spans of 2 positions, the draft at the second
+    position attends to full depth before the span, to the draft at the first position, and to
+    itself. Positions before the first span are spans of their own.
     """
     size = len(positions)
     start = prompt_lengths[:, None] + spans.offset  # [B, 1]
@@ -225,8 +225,9 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Compute transformers' ``sdpa``, [B, H, S, D] each → [B, S, H, D] in the query's dtype.
 
-    Under bfloat16 autocast, CPUs compute up to 512 tokens in float32: the kernel's backward pass is
-    slower in bfloat16, and a whole step takes up to 1.7 times as long (docs/guides/tuning.md).
+    Under bfloat16 autocast, CPUs compute up to 512 tokens in float32, because the kernel's backward
+    pass is slower in bfloat16 and a whole step takes up to 1.7 times as long
+    (docs/guides/tuning.md).
     """
     is_short = query.shape[2] <= _LONGEST_IN_FLOAT32
     if query.device.type != "cpu" or query.dtype == torch.float32 or not is_short:

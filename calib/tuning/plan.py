@@ -27,20 +27,20 @@ from .draft import layers_read, layers_run
 from .start import StartModel, open_start
 from .work import TuningDirectories, directories_of, is_sharded, num_processes
 
-VALIDATION_EXAMPLES = 512  # that are measured
-_OWN_HELD_OUT = 20  # one of so many texts that the model wrote itself
+VALIDATION_EXAMPLES = 512  # measured at most
+_OWN_HELD_OUT = 20  # one in this many self-written texts is held out
 StepSchedules = Callable[[int], ExitSchedule]
 """Returns the schedule of an optimizer step, from 0."""
 
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """A checked tuning: start model, data, schedules. ``warnings`` are for people.
+    """A checked tuning: start model, data, schedules. ``warnings`` are for the user.
 
-    ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
-    from which an interrupted run continues. ``began``: when the run was first started, the date in
-    chat templates. ``layers_used``: those that a draft of ``draft`` runs, or how many have run
-    where a draft layer reads states; empty without either.
+    ``horizon_is_median``: the schedule got its horizon from the data. ``resumed``: the save from
+    which an interrupted run continues. ``began``: when the run first started, which is the date for
+    chat templates. ``layers_used``: the layers that drafts run, or after how many layers a draft
+    layer reads states; empty without either.
     """
 
     config: TuneConfig
@@ -96,13 +96,13 @@ class TuningPlan:
 def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     """Read the data, open the model and parse the schedules.
 
-    Writes nothing but the hub's cache, and the texts of data that the model writes itself, once
-    everything else is checked.
+    Writes nothing except the hub's cache and, after all other checks, the texts that the model
+    writes itself.
 
     ``events`` receives the stage ``checking`` and what was checked.
 
     Raises one SkipDecError with every problem found: missing packages, an output that exists, bad
-    lines of the data, prompts longer than the model, schedules of another depth.
+    lines of the data, prompts longer than the model's maximum, schedules of another depth.
     """
     require_extra("calib", "skipdec tune")
     problems, events = Problems("tune"), events or Events()
@@ -138,7 +138,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         read = ((config.data, examples), (config.validation or config.data, held_out))
         data, validation = _tokenise(read, start, longest, began, problems)
     events.advance("tokens")
-    # If the data are bad, use the maximum, which rejects the fewest schedules.
+    # If the data are invalid, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
     text = config.schedule or FULL
     schedule = problems.attempt(_parse, text, start, horizon)
@@ -165,7 +165,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
 
 
 def depth_share(schedule: ExitSchedule, examples: Sequence[TokenisedExample]) -> float:
-    """Return layer runs over all positions, prompts included, as a share of full depth.
+    """Return the share of full depth's layer runs over all positions, prompts included.
 
     12 layers, a prompt of 40 tokens, 40 tokens fed back at a mean of 3: (480 + 120) / 960 = 0.625.
     """
@@ -197,7 +197,7 @@ def _check_sharding(config: TuneConfig) -> None:
 
 
 def _layers_used(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
-    """Return the layers that drafts run, or behind which a draft layer reads; see `TuningPlan`.
+    """Return the layers that drafts run, or after which a draft layer reads; see `TuningPlan`.
 
     Raises UsageError for drafts that run as many layers as the model has.
     """
@@ -215,7 +215,7 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
 def _check_before_writing(
     config: TuneConfig, start: StartModel, longest: int | None, problems: Problems
 ) -> None:
-    """Raise the problems that need no data, before the model takes hours to write it."""
+    """Raise problems that don't depend on the data, before the model takes hours to write it."""
     for text in (config.schedule or FULL, *config.mixture):
         problems.attempt(_parse, text, start, start.spec.max_seq_len)
     problems.attempt(_layers_used, config, start.spec.num_layers)
@@ -233,9 +233,9 @@ def _own_examples(
     directories: TuningDirectories,
     events: Events,
 ) -> list[Example]:
-    """Return the texts that the model writes itself, after writing those that are missing.
+    """Return the texts that the model writes itself, after writing the missing ones.
 
-    Raises UsageError for several processes, and as `own_examples`.
+    Raises UsageError if there are several processes, and the errors of `own_examples`.
     """
     count = config.data.own_texts
     assert count is not None
@@ -264,10 +264,9 @@ def _tokenise(
     began: datetime,
     problems: Problems,
 ) -> Iterator[TokenisedData | None]:
-    """Yield the tokens of all examples that were ``read``, if any, for this model.
+    """Yield the model's tokens of each data set in ``read``; None where it could not be read.
 
-    Chat templates that show the date show that of ``began``, so that a resumed run has the same
-    data.
+    Chat templates get ``began`` as their date, so that a resumed run has the same data.
     """
     with closing(start.open_tokenizer()) as tokenizer:
         if tokenizer.chat is not None:
@@ -310,10 +309,10 @@ def _warnings(
 def step_schedules(
     target: ExitSchedule, mixture: Sequence[ExitSchedule], seed: int
 ) -> StepSchedules:
-    """Return the schedules of steps: the target, or with a ``mixture`` one that is drawn.
+    """Return a function to a step's schedule: the target or, with ``mixture``, a random one.
 
-    One of the mixture, the target and full depth, all equally likely; seed and step alone decide,
-    so that resumed runs and all processes agree.
+    The mixture, the target and full depth are equally likely. The draw depends on seed and step
+    alone, so that resumed runs and all processes agree.
     """
     choices = tuple(dict.fromkeys((ExitSchedule.full(target.num_layers), target, *mixture)))
 

@@ -1,4 +1,4 @@
-"""The report of a tuning: as JSON, as curves and as a model card."""
+"""The report of a tuning, as JSON, curves and a model card."""
 
 from __future__ import annotations
 
@@ -114,9 +114,10 @@ class TuningReport(FrozenModel):
         return self.losses[-1].loss if self.losses else None
 
     def held_out_losses(self) -> list[tuple[str, float, float]]:
-        """Return where each held-out loss was measured, and it before and after.
+        """Return where each held-out loss was measured, and its values before and after.
 
-        ``at the schedule`` is left out if that is full depth; empty without held-out examples.
+        ``at the schedule`` is omitted if that is full depth. The list is empty without held-out
+        examples.
         """
         losses = self.validation
         if losses is None:
@@ -139,7 +140,7 @@ def make_report(
     device: str,
     drafts: DraftReport | None = None,
 ) -> TuningReport:
-    """Combine the options of ``plan``, Trainer's state and ``losses`` on held-out examples."""
+    """Combine the options of ``plan``, Trainer's state, and ``losses`` on held-out examples."""
     examples, num_steps = plan.data.examples, state.global_step
     steps = Counter(map(plan.schedules, range(num_steps)))
     validation = None
@@ -240,7 +241,7 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
 
 
 def _purpose(plan: TuningPlan, report: TuningReport) -> tuple[str, str]:
-    """Return for what the checkpoint was tuned: the end of a title, and a sentence or two."""
+    """Return the purpose of the tuning: the end of a title, and a sentence or two."""
     if report.drafts is not None:
         return (
             "tuned to draft for itself",
@@ -279,10 +280,10 @@ _LICENCE = (
 
 
 def model_card(model: ModelSpec, title: str, sections: Iterable[str]) -> bytes:
-    """Return the README.md of ``model``; deterministic, since it contains no date.
+    """Return the README.md of ``model``, which is deterministic because it has no date.
 
-    The metadata block has the library, the task, tags and, if the model has a hub id, its base, but
-    no licence, which only the owner can choose. ``sections`` are Markdown.
+    The metadata block has the library, the task, tags and, if the model has a hub id, its base. It
+    has no licence, which only the owner can choose. ``sections`` are Markdown.
     """
     from huggingface_hub.repocard_data import ModelCardData
 

@@ -1,4 +1,4 @@
-"""Hugging Face's models of every family with a forward pass that skips layers."""
+"""Hugging Face's models of every family, with a forward pass that skips layers."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # tr
 
 
 class SkipRotaryModel(SkipModel):
-    """A relative of LLaMA that follows a schedule; texts are no longer than a sliding window.
+    """A relative of LLaMA that follows a schedule; texts must fit into any sliding window.
 
-    All share the names of their parts. A layer rotates queries and keys by the position in the row,
-    also where a row's later tokens skip the layer.
+    All relatives share the names of their modules. A layer rotates queries and keys by the position
+    in the row, even if later tokens of the row skip the layer.
     """
 
     @property
@@ -117,7 +117,7 @@ class SkipRotaryModel(SkipModel):
 
 
 class SkipGraniteForCausalLM(SkipRotaryModel, GraniteForCausalLM):  # type: ignore[misc]
-    """Granite that follows a schedule; embeddings and logits have its multipliers."""
+    """Granite that follows a schedule, with its multipliers of embeddings and logits."""
 
     plain_class = GraniteForCausalLM
 
@@ -133,7 +133,7 @@ class SkipGraniteForCausalLM(SkipRotaryModel, GraniteForCausalLM):  # type: igno
 
 
 def _rotary(plain_class: type[PreTrainedModel]) -> type[SkipRotaryModel]:
-    """Return the class that skips layers for one that differs from its relatives in data only."""
+    """Return the layer-skipping class for a model that differs from its relatives in data only."""
     name, bases = f"Skip{plain_class.__name__}", (SkipRotaryModel, plain_class)
     return type(name, bases, {"plain_class": plain_class, "__module__": __name__})
 
@@ -149,4 +149,4 @@ MODEL_CLASSES: Mapping[str, type[SkipModel]] = {
     "smollm3": _rotary(SmolLM3ForCausalLM),
     "olmo2": _rotary(Olmo2ForCausalLM),
 }
-"""Classes of trained models by ``model_type``."""
+"""Training classes by ``model_type``."""

@@ -1,4 +1,4 @@
-"""The starting point of a tuning: a checkpoint's weights and tokenizer, or a fresh model's."""
+"""The start of a tuning: the weights and tokenizer of a checkpoint or of a new model."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", _SEPARATOR)  # ids 0 to 4
 class StartModel:
     """A model to tune. ``spec`` is its structure.
 
-    ``files``, by published name, are the tokenizer's and other small ones that the result gets
+    ``files``, by published name, are the tokenizer's and other small files that the result gets
     unchanged. ``load`` returns the model in float32, with the same weights at each call.
-    ``checkpoint`` is None for a fresh model.
+    ``checkpoint`` is None for a new model.
     """
 
     spec: ModelSpec
@@ -58,11 +58,11 @@ class StartModel:
 
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
-    """Return the start model of ``config``; a fresh tokenizer is trained on ``examples``.
+    """Return the start model of ``config``; a new model's tokenizer is trained on ``examples``.
 
-    A model of the hub is downloaded. Raises CheckpointError or UnsupportedModelError if the
-    checkpoint can't be tuned, and UsageError if the sizes of a fresh model are invalid, or if it
-    should learn chats.
+    Downloads a model from the hub. Raises CheckpointError or UnsupportedModelError if the
+    checkpoint can't be tuned, and UsageError if the sizes of a new model are invalid or its data
+    has chats.
     """
     if config.model is not None:
         return _open_checkpoint(config.model, config.max_length)
@@ -109,7 +109,7 @@ def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel
 def read_fresh_model(text: str) -> FreshModelConfig:
     """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,…]``.
 
-    ``family=llama,layers=12,width=256,heads=8,kv_heads=2`` is a model of another family than OPT.
+    ``family=llama,layers=12,width=256,heads=8,kv_heads=2`` is a model of a family other than OPT.
     Raises UsageError with every problem.
     """
     values: dict[str, Any] = {}
@@ -138,9 +138,9 @@ def train_tokenizer(examples: Sequence[Example], *, vocab_size: int) -> dict[str
     """Return the content of tokenizer.json and tokenizer_config.json.
 
     The post-processor adds ``<s>`` before a prompt and ``<sep>`` after it, so that a bare prompt
-    works wherever the tokenizer goes: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data gives
+    works wherever the tokenizer is used: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data gives
     equal bytes. Raises UsageError if the data contains the text of a special token, or chats,
-    for which a fresh model has no template.
+    for which a new model has no template.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 

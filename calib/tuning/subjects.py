@@ -1,4 +1,4 @@
-"""What a tuning trains: a whole model, or a draft layer while the model is frozen."""
+"""The subject of a tuning: a whole model, or a draft layer for a frozen model."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 
 class WholeModel:
-    """A model whose weights are trained, or adapters that are merged into them.
+    """A model whose weights, or adapters to be merged into them, are trained.
 
-    ``model`` has the start weights, and after ``write`` those that were written.
+    ``model`` has the start weights and, after ``write``, the written ones.
     """
 
     def __init__(self, plan: TuningPlan, model: SkipModel) -> None:
@@ -67,9 +67,9 @@ class WholeModel:
         return make_trainer(self._plan, self.model, events)
 
     def finish(self, trainer: OrderedTrainer) -> None:
-        """Gather the weights in the main process, as they will be written.
+        """Gather the weights in the main process in the type in which they are written.
 
-        Raises SkipDecError in every process if they are not finite then.
+        Raises SkipDecError in every process if they are not finite in that type.
         """
         self._plain = gathered_weights(self._plan, trainer)
         if self._plain is not None:
@@ -111,11 +111,11 @@ class WholeModel:
 
 
 class NewDraftLayer:
-    """A draft layer that reads states of ``model``, which stays as it is."""
+    """A draft layer that reads states of ``model``, which stays unchanged."""
 
     def __init__(self, plan: TuningPlan, model: SkipModel, events: Events) -> None:
         self._plan, self.model = plan, model
-        self._texts: Texts | None = None  # that the frozen model writes for held-out prompts
+        self._texts: Texts | None = None  # of the frozen model for held-out prompts
         examples = plan.data.examples
         self._layer = DraftLayer(model, kept_tokens(examples, plan.model.vocab_size))
         fit_entry(self._layer, examples, plan.config.batch_size, events)
@@ -128,9 +128,9 @@ class NewDraftLayer:
         return DraftLayerTrainer(**trainer_keywords(self._plan, events), model=self._layer)
 
     def finish(self, trainer: OrderedTrainer) -> None:
-        """Round the weights to the written type, so that what is measured is what is written.
+        """Round the weights to the written type, so that measurements apply to what is written.
 
-        Raises SkipDecError in every process if they are not finite then.
+        Raises SkipDecError in every process if they are not finite in that type.
         """
         state = self._layer.state_dict()
         self._layer.load_state_dict({name: each.to(self._dtype) for name, each in state.items()})
@@ -143,17 +143,17 @@ class NewDraftLayer:
         return measure_acceptance(self.model, self._texts, held_by_draft_layer(self._layer.eval()))
 
     def write(self, directory: Path) -> None:
-        """Write the weights, those of layer and head as the model calls them."""
+        """Write the weights; those of layer and head have their names in the model."""
         weights = {
             name: tensor.detach().to("cpu", self._dtype, copy=True)  # norms share their memory
             for name, tensor in self._layer.tensors().items()
         }
         with naming_full_disk(directory, SafetensorError):
-            # As bytes: the package would make a file that its owner alone can read.
+            # As bytes, because safetensors would create a file that only its owner can read.
             write_file(directory / TENSORS_NAME, save(weights))
 
     def describe(self, report: TuningReport, directory: Path) -> None:
-        """Write to which model the layer belongs, how it was trained, and what its drafts do."""
+        """Write a description of the layer: its model, its training, and how many drafts hold."""
         checkpoint, config = self._plan.start.checkpoint, self._plan.config
         assert checkpoint is not None
         assert report.drafts is not None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 _STOPPING = "ending this step, then saving for --resume; Ctrl-C again stops at once, without a save"
-_STEPS_PER_RETURN = 64  # of free memory, which the next step has to ask for again
+_STEPS_PER_RETURN = 64  # of free memory, which the next step must allocate again
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
@@ -62,7 +62,7 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
 
 
 def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
-    """Return what every Trainer of ``plan`` takes: its options, examples and observer."""
+    """Return the keywords of every Trainer of ``plan``: its options, examples and observer."""
     config, interruption = plan.config, Interruption(partial(events.note, _STOPPING))
     return {
         "interruption": interruption,
@@ -74,10 +74,11 @@ def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
 
 
 def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
-    """Train from the start, or from the save that ``plan`` resumes; saves name a full disk.
+    """Train from the start, or from the save that ``plan`` resumes.
 
-    After a signal the step ends and is saved, then the signal is delivered, and Interrupted raised
-    where its handler returns. A second one interrupts at once.
+    If the disk is full, the error names the directory. After a signal the step ends and is saved.
+    Then the signal is delivered and, if its handler returns, Interrupted is raised. A second signal
+    interrupts at once.
     """
     resumed = None if plan.resumed is None else str(plan.resumed)
     full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
@@ -91,8 +92,8 @@ def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
     """Return Trainer's options, on a CPU if there is no CUDA device or the CPU is requested.
 
-    A process has one GPU: Trainer would divide batches among all that it sees, and a run would
-    depend on their number. torchrun starts a process for each.
+    A process uses one GPU, because Trainer would divide batches among all visible GPUs, and a run
+    would depend on their number. torchrun starts a process for each GPU.
     """
     arguments = TrainingArguments(
         output_dir=directory,
@@ -124,9 +125,9 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
 
 
 def measuring_device(config: TuneConfig) -> torch.device:
-    """Return where held-out examples are measured: on Trainer's device, unless weights are sharded.
+    """Return the device for held-out examples: Trainer's, unless weights are sharded.
 
-    A sharded model need not fit into one device, so it is measured on the CPU.
+    A sharded model may not fit into one device, so it is measured on the CPU.
     """
     if is_sharded():
         return torch.device("cpu")
@@ -137,7 +138,7 @@ def measuring_device(config: TuneConfig) -> torch.device:
 def gathered_weights(plan: TuningPlan, trainer: OrderedTrainer) -> PreTrainedModel | None:
     """Return transformers' own model with the tuned weights, in the type that is written.
 
-    Adapters are merged and the weights of all processes gathered; None except in the main process.
+    Merges adapters and gathers the weights of all processes; returns None outside the main process.
     """
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not trainer.is_world_process_zero():
@@ -184,8 +185,8 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Announce the steps, and those that were done before."""
-        # A resumed run has those of its save.
+        """Announce the steps, and those that are already done."""
+        # A resumed run would use those of its save.
         state.logging_steps = args.logging_steps
         state.save_steps = args.save_steps
         if state.is_world_process_zero:
@@ -201,11 +202,11 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         model: nn.Module,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Count a step; save if any process was interrupted; check the weights before a save."""
+        """Count a step; save if a process was interrupted; check the weights before a save."""
         if state.global_step % _STEPS_PER_RETURN == 0:
             return_free_memory()
         if state.global_step >= state.max_steps:
-            control.should_log = True  # also end a short run's curve
+            control.should_log = True  # so that a short run's curve has an end, too
         if state.is_world_process_zero:
             self._events.advance()
         if not everywhere(not self._interruption.is_requested(), args.device):
@@ -230,7 +231,7 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
             return
         if state.is_world_process_zero:
             self._events.status(f"step {state.global_step}: loss {loss:.3f}")
-        if not isfinite(loss):  # it is the mean over all processes
+        if not isfinite(loss):  # the mean over all processes
             raise divergence(self._plan, f"the training loss is {loss} at step {state.global_step}")
 
     def on_save(
@@ -260,7 +261,7 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         self.remove_callback(PrinterCallback)  # writes to stdout, which is for results
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401
-        """Override Trainer's order of examples, whose own grouping loses it on resuming."""
+        """Override Trainer's order of examples, which a resumed run would lose."""
         dataset: ExampleDataset = train_dataset or self.train_dataset
         rows = (  # rows of one step, in all processes
             self.args.train_batch_size
@@ -272,7 +273,7 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         )
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ANN401
-        """Return Trainer's learning rates; an only step is no warm-up, whose first rate is 0."""
+        """Return Trainer's learning rates; a single step has no warm-up, whose first rate is 0."""
         if num_training_steps == 1:
             self.args.warmup_steps = 0
         return super().create_scheduler(num_training_steps, optimizer)
@@ -280,9 +281,7 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> Any:  # noqa: ANN401  (Trainer's: a step's batches, and their number of labels)
-        """Return no batches after the last step, as Trainer would resume a finished run by another
-        step.
-        """
+        """Return no batches after the last step, where Trainer would run one more on resuming."""
         if self.state.global_step >= self.state.max_steps:
             return [], None
         return super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -363,7 +362,7 @@ def kl_divergence(logits: Tensor, wanted: Tensor) -> Tensor:
 
 
 def are_finite(weights: Iterable[Tensor]) -> bool:
-    """Return True if no number is NaN or infinite, in this process's part of sharded weights."""
+    """Return True if all weights are finite; of sharded weights, checks this process's part."""
     local = (w.to_local() if isinstance(w, DTensor) else w for w in weights)
     return all(bool(torch.isfinite(weight).all()) for weight in local)
 
@@ -374,13 +373,13 @@ def everywhere(fact: bool, device: torch.device) -> bool:
 
 
 def require_finite(plan: TuningPlan, is_finite: bool, device: torch.device) -> None:
-    """Raise SkipDecError in every process unless all weights are finite as they are written."""
+    """Raise SkipDecError in every process unless all weights are finite in the written type."""
     if not everywhere(is_finite, device):
         raise divergence(plan, f"weights are not finite as {plan.config.save_dtype}")
 
 
 def divergence(plan: TuningPlan, what: str) -> SkipDecError:
-    """Return the error for ``what`` happened: possible remedies, and saves that remain."""
+    """Return the error that reports ``what``, possible remedies, and the remaining saves."""
     config = plan.config
     remedies = [f"lower --learning-rate (it is {config.learning_rate:g})"]
     if config.bf16:

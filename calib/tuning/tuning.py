@@ -34,11 +34,11 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
 
     The output is a Hugging Face directory that ``skipdec export`` takes, including its schedule;
     with ``draft_layer``, a directory with the draft layer alone. It appears atomically. Under
-    ``torchrun`` every process calls this; only the main one gets the report, the others None. An
+    ``torchrun`` every process calls this; the main one gets the report, the others None. An
     interrupted run continues with ``resume=True`` and ends with the same weights.
 
-    Raises SkipDecError before any work if something is wrong, see ``plan_tuning``; later, if losses
-    or weights are not finite.
+    Raises SkipDecError before any work if something is wrong (see ``plan_tuning``), and later if
+    losses or weights are not finite.
     """
     events = events or Events()
     plan = plan_tuning(config, events if is_main() else Events())
@@ -143,7 +143,7 @@ def _named(name: str, losses: dict[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Stages:
-    """The seconds that each stage took so far, by its name in the report."""
+    """The seconds that each stage has taken, by its name in the report."""
 
     events: Events
     seconds: dict[str, float] = field(default_factory=dict)

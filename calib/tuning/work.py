@@ -1,4 +1,4 @@
-"""The directories of a tuning: where it works, its saves, and how its result takes its place."""
+"""The directories of a tuning: its work, its saves, and the publication of its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"
 SEAL_NAME = "seal.json"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
-"""Fields of TuneConfig that do not affect the model: a resumed run may change them."""
+"""Fields of TuneConfig that do not affect the model, which a resumed run may change."""
 
 _PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
@@ -33,7 +33,7 @@ _PUBLISHED_NAME = "published"
 class TuningDirectories:
     """Three neighbouring names: the result, a run's saves, and what is being published.
 
-    ``mark`` is the file by which a result of this ``kind`` is recognised.
+    ``mark`` is the file that identifies a result of this ``kind``.
     """
 
     output: Path
@@ -42,7 +42,7 @@ class TuningDirectories:
 
     @property
     def work(self) -> Path:
-        """State of an unfinished tuning: its options and Trainer's checkpoints."""
+        """The directory of an unfinished tuning: its options and Trainer's checkpoints."""
         return self.output.with_name(f".{self.output.name}.tuning")
 
     @property
@@ -56,7 +56,7 @@ class TuningDirectories:
         return Place(self.output, self.mark, self.kind)
 
     def check(self, *, force: bool, resume: bool) -> None:
-        """Raise UsageError if no result may be put there, or an unfinished run would be lost.
+        """Raise UsageError if the place is taken, or an unfinished run would be lost.
 
         With ``force``, only a directory that a tuning wrote may be replaced. Leftovers of a run
         that was killed after publishing its result are deleted.
@@ -78,8 +78,8 @@ class TuningDirectories:
     def last_save(self) -> Path | None:
         """Return Trainer's newest whole checkpoint; None if there is none.
 
-        One whose writing was interrupted is not whole, nor one whose files differ since. Raises
-        UsageError if saves were complete once and none of them is whole.
+        A checkpoint is not whole if its writing was interrupted or its files have changed since.
+        Raises UsageError if saves were complete once but none is whole any more.
         """
         saves = self._saves()
         whole = next((save for save in saves if _is_whole(save)), None)
@@ -92,14 +92,14 @@ class TuningDirectories:
         return whole
 
     def begin(self, options: Mapping[str, Any], *, resumed: Path | None) -> None:
-        """Create the working directory; on resuming, compare ``options`` with the first run's.
+        """Create the working directory or, when resuming, compare ``options`` with the first run's.
 
-        Newer saves than ``resumed`` are not whole and get deleted. Call this inside
+        Saves newer than ``resumed`` are not whole and are deleted. Call this inside
         ``place.locked``. Raises UsageError with every option that differs.
         """
         path = self.work / _OPTIONS_NAME
         if resumed is None:
-            # A run that was killed before its first save may have left this.
+            # A run that was killed before its first save may have left the directory.
             shutil.rmtree(self.work, ignore_errors=True)
             self.checkpoints.mkdir(parents=True)
             replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
@@ -120,7 +120,7 @@ class TuningDirectories:
             raise UsageError(str(self.work / _OPTIONS_NAME), problem) from error
 
     def abandon(self) -> None:
-        """Delete the state of a failed run that saved nothing and so can't be resumed."""
+        """Delete the state of a failed run without saves, which can't be resumed."""
         if not self._saves():
             shutil.rmtree(self.work, ignore_errors=True)  # errors here must not hide the failure
 
@@ -155,7 +155,7 @@ class TuningDirectories:
 
     @property
     def _is_published(self) -> bool:
-        """True if the run's result, recognised by its mark, is in place."""
+        """True if the run's result, identified by its mark, is in place."""
         published = self.work / _PUBLISHED_NAME
         if not (published.is_file() and (self.output / self.mark).is_file()):
             return False
@@ -168,7 +168,7 @@ class TuningDirectories:
 
 
 def directories_of(config: TuneConfig) -> TuningDirectories:
-    """Return the directories of a tuning, whose result is a checkpoint or a draft layer."""
+    """Return the directories of a tuning of a checkpoint or a draft layer."""
     output = config.output.expanduser().absolute()
     if not config.draft_layer:
         return TuningDirectories(output)
@@ -186,12 +186,12 @@ def num_processes() -> int:
 
 
 def seal_save(save: Path) -> None:
-    """Record the hashes of a save's files, to which nothing is written afterwards."""
+    """Record the hashes of a save's files, which don't change afterwards."""
     replace_file(save / SEAL_NAME, json.dumps(_hashes(save), indent=2).encode() + b"\n")
 
 
 def _differences(before: Any, after: Any, name: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON)
-    """Yield each field that differs, those of nested options one by one."""
+    """Yield each field that differs, with fields of nested options one by one."""
     if isinstance(before, dict) or isinstance(after, dict):
         before, after = before or {}, after or {}
         for key in {**before, **after}:

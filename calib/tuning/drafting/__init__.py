@@ -1,1 +1,1 @@
-"""Drafts of a model: training a layer for them, and measuring how many of them hold."""
+"""Train a draft layer, and measure how many drafts hold."""

@@ -1,8 +1,8 @@
-"""How many drafts hold: measured on the texts that a model writes at full depth.
+"""Measure how many drafts hold on texts that a model writes at full depth.
 
-A span begins behind every token of a text that has at least 6 more. Its drafts hold up to the
-first that differs from the text. A draft is only used while those before it hold, so the tokens
-that it follows are the text's, and one pass over the text gives all drafts of a position.
+A span begins after every token of a text that at least 6 more tokens follow. Its drafts hold up to
+the first that differs from the text. A draft is only used if all drafts before it hold, so it
+always follows tokens of the text, and one pass over the text gives all drafts of a position.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MAX_TEXTS = 64
 MAX_TOKENS = 128
 
 HeldDrafts = Callable[[dict[str, Tensor]], Tensor]
-"""For a batch of ``collate``, returns how many of 6 drafts hold from each position on, int64
-[B, S-1]: a position's own token is known, and its first draft is the token after it."""
+"""Returns, for a batch of ``collate``, how many of 6 drafts hold from each position on, int64
+[B, S-1]. A position's own token is known; its first draft is for the token after it."""
 
 
 Texts = Sequence[Sequence[TokenisedExample]]
-"""Batches of prompts with what a model has written for them."""
+"""Batches of prompts with the texts that a model wrote for them."""
 
 
 @torch.no_grad()
 def measure_acceptance(model: SkipModel, texts: Texts, held: HeldDrafts) -> Acceptance | None:
-    """Return how many drafts hold on ``texts`` of ``model``; None if no text is long enough.
+    """Return how many drafts hold on ``texts`` of ``model``; None if all texts are too short.
 
-    Both are in evaluation mode.
+    The model, and any draft layer behind ``held``, must be in evaluation mode.
     """
     counts = []
     for written in texts:
@@ -57,9 +57,9 @@ def measure_acceptance(model: SkipModel, texts: Texts, held: HeldDrafts) -> Acce
 
 
 def held_by_layers(model: SkipModel, layers: tuple[int, ...]) -> HeldDrafts:
-    """Return the counts of drafts that run ``layers`` of the model.
+    """Return a function that counts how many drafts that run ``layers`` hold.
 
-    Spans of 6 positions begin at six offsets, so that each position is the first of one.
+    Spans of 6 positions begin at six offsets, so that each position is the first of a span.
     """
 
     def held(batch: dict[str, Tensor]) -> Tensor:
@@ -77,7 +77,7 @@ def held_by_layers(model: SkipModel, layers: tuple[int, ...]) -> HeldDrafts:
 
 
 def held_by_draft_layer(layer: DraftLayer) -> HeldDrafts:
-    """Return the counts of drafts of a draft layer: chains of 6 guesses from every position."""
+    """Return a function that counts how many of ``layer``'s 6 guesses from each position hold."""
 
     def held(batch: dict[str, Tensor]) -> Tensor:
         labels, prompts = batch["labels"][:, 1:], batch["prompt_lengths"]  # [B, S-1], [B]
@@ -94,7 +94,7 @@ def held_by_draft_layer(layer: DraftLayer) -> HeldDrafts:
 
 
 def _hits(model: SkipModel, drafts: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Return where the most probable token of drafts' states [B, S-1, E] is the text's next."""
+    """Return where the best token of drafts' states [B, S-1, E] is the next one of the text."""
     labels = batch["labels"][:, 1:]  # [B, S-1]
     labelled = labels != IGNORED_LABEL
     hits = torch.zeros_like(labelled)
@@ -103,26 +103,26 @@ def _hits(model: SkipModel, drafts: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 
 def _held(hits: Tensor) -> Tensor:
-    """Return how many of the 6 entries from each position on are True before the first False.
+    """Return how many of the 6 entries from each position on precede the first False.
 
-    Of [True, True, False, True]: 2 1 0 1.
+    [True, True, False, True] gives 2 1 0 1.
     """
     spans = F.pad(hits.long(), (0, SPAN - 1)).unfold(1, SPAN, 1)  # [B, S-1, 6]
     return spans.cumprod(dim=-1).sum(dim=-1)
 
 
 def _span_starts(batch: dict[str, Tensor]) -> Tensor:
-    """Return the positions of completion tokens with at least 6 more behind them, bool [B, S-1]."""
+    """Return the positions of completion tokens that at least 6 more follow, bool [B, S-1]."""
     positions = torch.arange(batch["input_ids"].shape[1] - 1, device=batch["input_ids"].device)
     lengths = batch["attention_mask"].sum(dim=1, keepdim=True)  # [B, 1]
     return (positions >= batch["prompt_lengths"][:, None]) & (positions + SPAN < lengths)
 
 
 def greedy_texts(model: SkipModel, plan: TuningPlan, events: Events) -> Texts:
-    """Return what ``model``, in evaluation mode, writes for the held-out prompts, if any.
+    """Return the texts that ``model``, in evaluation mode, writes for held-out prompts, if any.
 
-    The texts are those of the first 64 distinct prompts, of at most 128 tokens. ``events`` advances
-    by a step for each batch.
+    It continues the first 64 distinct prompts by at most 128 tokens. ``events`` advances by a step
+    for each batch.
     """
     if plan.validation is None:
         return []

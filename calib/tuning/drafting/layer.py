@@ -1,10 +1,10 @@
-"""A draft layer that reads full depth's states, and then its own outputs in their place.
+"""A draft layer that reads full depth's states, then its own outputs in their place.
 
-The entry of a token is its embedding and the states of the token before it: what the model has
-behind some of its layers there. The draft layer makes one output of it, which scores the token
-that follows. Guess 1 behind a token reads full depth's states; each later one has the output of the
-guess before it in their place. Keys and values are those of entries: of the text's own up to the
-first guess, and of guesses behind it. Only tokens behind the prompt have entries.
+The entry of a token consists of its embedding and of the states of the token before it, taken
+after some of the model's layers. From an entry, the draft layer computes one output, which scores
+the next token. Guess 1 after a token reads full depth's states; each later guess reads the output
+of the guess before it instead. Keys and values belong to entries: those of the text up to the first
+guess, and those of guesses after it. Only tokens after the prompt have entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..model import SkipModel
 
 
 class Reading(NamedTuple):
-    """What full depth has at each position [B, S, E]: embeddings and the states that are read.
+    """Full depth's tensors at each position [B, S, E]: embeddings, and the states that are read.
 
     ``last``: the input of the model's last layer.
     """
@@ -43,8 +43,8 @@ class Reading(NamedTuple):
 class DraftLayer(nn.Module):
     """A draft layer for the frozen model ``base``, which scores the tokens ``token_ids`` alone.
 
-    It has a layer of the model's own structure, and norm and head of its own. ``base`` is not a
-    part of this module: neither trained, nor saved, nor moved with it.
+    It has a layer of the model's own structure, and a norm and head of its own. ``base`` is not
+    part of this module: it is not trained, saved or moved with it.
     """
 
     accepts_loss_kwargs = True  # makes Trainer count the labels of a whole step
@@ -86,16 +86,16 @@ class DraftLayer(nn.Module):
 
     @override
     def forward(self, reading: Reading, prompt_lengths: Tensor, places: Tensor) -> list[Tensor]:
-        """Return the logits of guesses 1, 2, …, [R, N] each, behind the tokens at ``places``.
+        """Return the logits of guesses 1, 2, …, [R, N] each, after the tokens at ``places``.
 
-        ``places``, bool [guesses, B, S]: where guess k has the text's token before it. The tokens
-        are the text's, as those of guesses are that hold.
+        ``places``, bool [guesses, B, S], says after which tokens guess k is made. The tokens are
+        the text's, because guesses that hold equal them.
         """
         outputs = self.outputs(reading, prompt_lengths, len(places))
         return [self.logits(each[at]) for each, at in zip(outputs, places, strict=True)]
 
     def outputs(self, reading: Reading, prompt_lengths: Tensor, guesses: int) -> Iterator[Tensor]:
-        """Yield the outputs of each guess, [B, S, E]; those of the first token mean nothing."""
+        """Yield the outputs of each guess, [B, S, E]; those at the first token are meaningless."""
         positions = torch.arange(reading.embedded.shape[1], device=reading.embedded.device)
         past = GuessCache()
         state = behind(self.joined(reading.states))
@@ -107,15 +107,15 @@ class DraftLayer(nn.Module):
             state = behind(output)
 
     def joined(self, states: Sequence[Tensor]) -> Tensor:
-        """Make one state [B, S, E] of those that were read."""
+        """Join the states that were read into one, [B, S, E]."""
         return _mapped(states, self.states_norm, self.states)
 
     def entries(self, embedded: Tensor, state: Tensor) -> Tensor:
-        """Make the draft layer's input of tokens' embeddings and of states, [B, S, E] each."""
+        """Join embeddings of tokens and states, [B, S, E] each, into the draft layer's input."""
         return _mapped((embedded, state), self.entry_norm, self.entry)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights under the names of the exporter's ``draft_layer``."""
+        """Return the weights by their names in the exporter's ``draft_layer``."""
         norms = (("states", self.states_norm), ("entry", self.entry_norm))
         heads = zip(self.base.head_weights, self.head, strict=True)
         return {
@@ -139,13 +139,13 @@ class DraftLayer(nn.Module):
 
 
 class GuessCache:
-    """The keys and values of guesses so far, as transformers' layers take those of a past."""
+    """The keys and values of guesses so far, with the interface of transformers' caches."""
 
     def __init__(self) -> None:
         self._held: tuple[Tensor, ...] = ()
 
     def update(self, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, ...]:
-        """Add those of a guess, [B, N, S, D] each; return all."""
+        """Add the keys and values of a guess, [B, N, S, D] each; return all."""
         new = (key, value)
         held = zip(self._held, new, strict=True) if self._held else ()
         self._held = tuple(torch.cat(pair, dim=2) for pair in held) or new
@@ -167,9 +167,9 @@ class _Head(nn.Module):
 def chain_mask(positions: Tensor, prompt_lengths: Tensor, guess: int) -> Tensor:
     """Return which entries a guess attends to, bool [B, 1, S, guess · S].
 
-    Guess k, made of the entry at position p, is in a chain whose first guess was made of the entry
-    at p − k + 1. It sees the text's own entries up to there, and behind it one of each guess. Every
-    entry sees itself.
+    Guess k from the entry at position p belongs to a chain that began at position p − k + 1. It
+    sees the text's own entries up to there, and then one entry of each guess. Every entry sees
+    itself.
     """
     made, seen = positions[:, None], positions  # [S, 1], [S]
     first = made - guess + 1
@@ -181,10 +181,10 @@ def chain_mask(positions: Tensor, prompt_lengths: Tensor, guess: int) -> Tensor:
 
 
 def guess_places(labelled: Tensor, prompt_lengths: Tensor, guesses: int) -> Tensor:
-    """Return where guesses 1, 2, … are made of entries, bool [guesses, B, S].
+    """Return the entries from which guesses 1, 2, … are made, bool [guesses, B, S].
 
-    ``labelled``, bool [B, S]: where the token that follows is to be learnt. With prompts of 3
-    tokens guess 1 is made at positions 3, 4, 5, …, guess 2 at 4, 5, ….
+    ``labelled``, bool [B, S]: where the next token is to be learnt. With prompts of 3 tokens, guess
+    1 is made at positions 3, 4, 5, …, and guess 2 at 4, 5, ….
     """
     positions = torch.arange(labelled.shape[1], device=labelled.device)
     since = positions - prompt_lengths[:, None]  # [B, S]
@@ -192,12 +192,12 @@ def guess_places(labelled: Tensor, prompt_lengths: Tensor, guesses: int) -> Tens
 
 
 def behind(states: Tensor) -> Tensor:
-    """Return the states of the token before each, [B, S, E], zeros for the first."""
+    """Return the states of each token's predecessor, [B, S, E], zeros for the first token."""
     return F.pad(states[:, :-1], (0, 0, 1, 0))
 
 
 def _mapped(parts: Sequence[Tensor], norms: Tensor, weight: Tensor) -> Tensor:
-    """Return the product [..., E] of ``parts`` [..., E] beside each other, each with its norm."""
+    """Return the product [..., E] of concatenated ``parts`` [..., E], each with its norm."""
     normed = [
         F.rms_norm(part.float(), norm.shape, norm.float(), JOIN_EPSILON)
         for part, norm in zip(parts, norms, strict=True)

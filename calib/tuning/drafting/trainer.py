@@ -1,6 +1,6 @@
-"""Trains a draft layer on its own guesses, while the model is frozen.
+"""Trains a draft layer on its own guesses, with the model frozen.
 
-It begins as the model's last layer, whose input a linear map guesses from embedding and state.
+It starts as the model's last layer, whose input a linear map predicts from embedding and state.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..model import IGNORED_LABEL
 from ..trainer import OrderedTrainer
 from .layer import DraftLayer, Reading, behind, guess_places
 
-GUESSES = 4  # that are trained in a row
-MOST_TOKENS = 4096  # that a draft layer scores
+GUESSES = 4  # trained in a row
+MOST_TOKENS = 4096  # scored by a draft layer
 _FADING = 0.8  # weight of a guess ÷ that of the one before it
 _FITTED_EXAMPLES = 256
 _RIDGE = 3e-3  # of the mean of the diagonal
 
 
 def kept_tokens(examples: Iterable[TokenisedExample], vocab_size: int) -> list[int]:
-    """Return the tokens that completions have most often, ascending: 4096, or half of all.
+    """Return the most frequent tokens of completions, ascending: 4096, or half of all.
 
-    Tokens that never occur fill up what is missing, the lowest first.
+    If too few occur, the lowest other tokens complete the list.
     """
     counts: Counter[int] = Counter()
     for example in examples:
@@ -47,11 +47,11 @@ def fit_entry(
     batch_size: int,
     events: Events | None = None,
 ) -> None:
-    """Set the map to the draft layer's input to the one that best guesses the last layer's.
+    """Fit the map to the draft layer's input so that it best predicts the last layer's input.
 
-    So the draft layer begins as the model itself, with a linear guess in the place of all layers
-    below the last. The map is solved for the directions of up to 256 examples' states, and its
-    size is the median of theirs. ``events`` advances by a step for each batch.
+    The draft layer thus starts as the model itself, with a linear prediction in place of all layers
+    below the last. The map is solved for the directions of the states of up to 256 examples, and
+    scaled to the median of their magnitudes. ``events`` advances by a step for each batch.
     """
     events = events or Events()
     width = layer.entry.shape[0]
@@ -76,10 +76,10 @@ def fit_entry(
 
 
 class DraftLayerTrainer(OrderedTrainer):
-    """Trains a `DraftLayer` towards full depth's probabilities of the tokens that it scores.
+    """Trains a `DraftLayer` to predict full depth's probabilities of the tokens that it scores.
 
-    The loss of a guess is KL divergence from those probabilities, as if there were no other tokens,
-    weighted by what these tokens have of all. Later guesses weigh less.
+    The loss of a guess is the KL divergence from those probabilities, normalised as if there were
+    no other tokens and weighted by their share of all. Later guesses weigh less.
     """
 
     def __init__(self, *args: Any, model: DraftLayer, **kwargs: Any) -> None:  # noqa: ANN401
@@ -109,9 +109,9 @@ class DraftLayerTrainer(OrderedTrainer):
 
 
 def weighted_divergence(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Return Σ mass · KL(wanted ÷ mass ‖ logits) of rows [R, N], in nats.
+    """Return Σ mass · KL(wanted ÷ mass ‖ logits) over rows [R, N], in nats.
 
-    ``wanted`` are probabilities of some tokens, and ``mass`` is their sum.
+    ``wanted`` are the probabilities of some tokens, and ``mass`` is their sum.
     """
     mass = wanted.sum(-1, keepdim=True)
     least = torch.xlogy(wanted, wanted / mass.clamp(min=1e-9))
@@ -125,7 +125,7 @@ def _probabilities(layer: DraftLayer, reading: Reading, places: Tensor) -> Tenso
 
 
 def _labelled(batch: dict[str, Tensor]) -> Tensor:
-    """Return where a draft guesses a labelled token, bool [B, S-1]: behind the prompt."""
+    """Return where a draft guesses a labelled token, bool [B, S-1]: after the prompt."""
     labelled = batch["labels"][:, 1:] != IGNORED_LABEL
     return guess_places(labelled, batch["prompt_lengths"], 1)[0]
 
