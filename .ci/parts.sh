@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the commands on stdin, one per line, as many at a time as there are processors. Prints each
-# one's output when it ends, and that of those that failed again at the end. Fails if any did.
+# Run the commands on stdin, one per line, as many at a time as there are processors. Prints the
+# output of each when it ends, and that of failed ones again at the end. Fails if any failed.
 set -euo pipefail
 export PARTS="$(mktemp -d)"
 trap 'rm -rf "$PARTS"' EXIT
@@ -19,7 +19,7 @@ run_part() {
 }
 export -f run_part
 
-at_once="$(env -u OMP_NUM_THREADS nproc)" # nproc obeys it
+at_once="$(env -u OMP_NUM_THREADS nproc)" # nproc obeys that variable
 OMP_NUM_THREADS=1 CMAKE_BUILD_PARALLEL_LEVEL=1 \
     xargs -d '\n' -P "$at_once" -I {} bash -c 'run_part "$1"' part {} && exit
 echo "== failed:" >&2

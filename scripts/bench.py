@@ -24,7 +24,7 @@ BENCHMARKS = {
 
 
 def usage() -> str:
-    """Return the help text, a line per benchmark."""
+    """Return the help text, with a line per benchmark."""
     lines = (f"  {name:8} {each.measures}" for name, each in BENCHMARKS.items())
     return "\n".join(
         ["usage: scripts/bench.py BENCHMARK [OPTIONS]; BENCHMARK --help lists its options", *lines]

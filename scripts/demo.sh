@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From a tuned model to skipped and to drafted decoding: export it, generate with and without them,
-# measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip; the opt-125m
-# of the last step has random weights of the real size, for its times. Charts go to OUT
-# (demo-output). The first run creates .venv, which scripts/test.sh completes.
+# Show layer skipping and drafts with a tuned model: export it, generate with and without them,
+# measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip, and
+# the opt-125m of the last step, which is only timed, has random weights of the real size. Charts go
+# to OUT (demo-output). The first run creates .venv, which scripts/test.sh completes.
 set -euo pipefail
 setup=demo
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
@@ -18,7 +18,7 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 echo "The demo takes one to two minutes on two free cores." >&2
 
-# Runs beside the first steps, which are not timed; both load PyTorch, which takes some seconds.
+# This runs beside the first steps, which are not timed, because loading PyTorch takes some seconds.
 skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$opt" >"$work/export" 2>&1 &
 opt_export=$!
 

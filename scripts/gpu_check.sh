@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run everything that needs a GPU, part by part in order of worth: tests of correctness, then
-# opt-1.3b beside a compiled Hugging Face model. Each call runs what fits into its time, and writes
-# what each part found and one page to DIR, with which the next call continues.
+# Run everything that needs a GPU, part by part, most valuable first: tests of correctness, then
+# opt-1.3b beside a compiled Hugging Face model. Each call runs what fits into its time and writes
+# the result of each part and a page to DIR, from which the next call continues.
 #
 #   scripts/gpu_check.sh --out DIR [--packed DIR] [--seconds 540] [--work DIR]
 #   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same parts, a small model
@@ -48,8 +48,8 @@ if [[ -n "$packed" && ! -e "$provider" ]]; then
     tar -C "$site" -xJf "$packed/packages.tar.xz"
     xz -dc "$packed/provider.so.xz" >"$provider.partial" && mv "$provider.partial" "$provider"
 fi
-# The package runs from the tree, without compiled kernels, which are for CPUs: all that is
-# installed of it are the lines from which it reads its version.
+# The package runs from the tree, without compiled kernels, which are for CPUs. Only the metadata
+# from which it reads its version is installed.
 export PYTHONPATH="$site:$repository/src${PYTHONPATH:+:$PYTHONPATH}"
 if ! "$python" -P -c 'import importlib.metadata; importlib.metadata.version("skipdec")' 2>/dev/null; then
     version="$(sed -n 's/^version = "\(.*\)"$/\1/p' "$repository/pyproject.toml" | head -n 1)"
@@ -58,7 +58,7 @@ if ! "$python" -P -c 'import importlib.metadata; importlib.metadata.version("ski
         >"$site/skipdec-$version.dist-info/METADATA"
 fi
 
-# ONNX Runtime looks for CUDA's packages beside itself, but the machine's are elsewhere.
+# ONNX Runtime looks for CUDA's packages beside itself, but this machine has them elsewhere.
 libraries="$("$python" -P -c 'import pathlib, sys; print(*(
     folder for entry in sys.path for folder in pathlib.Path(entry).glob("nvidia/*/lib")), sep=":")')"
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

@@ -1,9 +1,9 @@
-"""Print how large the code is: lines by kind, and the files that commands and a call pass through.
+"""Print how large the code is: lines by kind, and the files that commands and a call use.
 
     python scripts/house.py            # the lines
-    python scripts/house.py --walks    # also the files: exports a tiny model and runs it
+    python scripts/house.py --walks    # also the files; exports a tiny model and runs it
 
-A file counts for a command if one of its functions was called while nothing was being imported.
+A file counts for a command if one of its functions is called outside imports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("src", "engines", "runtime", "exporter", "calib")
 CPP = (".cpp", ".h", ".hpp")
 
-# Python runs a sitecustomize in every process, children included.
+# Python runs sitecustomize in every process, children included.
 TRACER = """
 import os, sys, threading
 root, log = os.environ["HOUSE_ROOT"], os.environ["HOUSE_LOG"]
@@ -146,7 +146,7 @@ server.communicate()
 
 
 def print_walks() -> None:
-    """Print how many files commands and one `Generator.generate` pass through."""
+    """Print how many files the commands and one `Generator.generate` use."""
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         bundle = Path(directory) / "bundle"
@@ -163,7 +163,7 @@ def print_walks() -> None:
 
 
 def main(*, walks: bool = False) -> None:
-    """Print the lines, and with ``walks`` the files of commands."""
+    """Print the lines and, with ``walks``, the files of commands."""
     print_lines()
     if walks:
         print_walks()

@@ -28,7 +28,7 @@ else
     compiles="kernels, libskipdec"
 fi
 
-# Compile what changed since last time; without a C++ compiler this only warns, each time.
+# Compile what changed since the last time; without a C++ compiler, this warns each time.
 compile_native() {
     local native
     native="$({ find engines/kernels/native runtime/native setup.py -type f \
@@ -42,8 +42,9 @@ compile_native() {
     fi
 }
 
-# copy_sources FOLDER: copy what a wheel is built from, so that scripts that compile with other flags
-# can run beside each other and beside tests; with compiled objects, whose folders depend on the flags.
+# copy_sources FOLDER: copy what a wheel is built from, so that scripts that compile with other
+# flags can run beside each other and beside tests. Includes compiled objects, whose folders depend
+# on flags.
 copy_sources() {
     mkdir -p "$1/build/native"
     tar --exclude={__pycache__,'*.egg-info','*.so',runtime/native/bin,runtime/native/lib} -cf - \
@@ -72,8 +73,9 @@ report() {
     printf '[%d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
 }
 
-# Python compiles modules on first import: pip would take 20 s for all of PyTorch's. Where the shell
-# forbids to keep what it compiled, each process would do so anew, for half of its imports' time.
+# Leave compilation to the first import, because pip would take 20 s for all of PyTorch's modules.
+# If the shell forbids bytecode files, each process would compile anew, for half of its imports'
+# time.
 unset PYTHONDONTWRITEBYTECODE
 pip_install() {
     "$environment/bin/python" -m pip install --quiet --no-compile --constraint "$constraints" "$@"

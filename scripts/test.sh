@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Check format (of C++, too), lint, import directions and types, and run the tests. Arguments go to pytest:
-# scripts/test.sh -k kv
+# Check format (also of C++), lint, import directions and types, and run the tests. Arguments go to
+# pytest: scripts/test.sh -k kv
 # A leading --quick runs only each folder's main contract (tests/core.txt).
 # scripts/test.sh --cov --cov-report=term-missing:skip-covered measures coverage, a quarter slower.
 set -euo pipefail
@@ -23,7 +23,7 @@ MYPYPATH=src "${mypy[@]}" -p skipdec
 MYPYPATH=src "${mypy[@]}" tests/typed_calls.py
 MYPYPATH="src:scripts:scripts/attack" "${mypy[@]}" --explicit-package-bases scripts
 
-# One thread pool per worker process: two workers with two threads each would compete for two cores.
-# A worker keeps a file's tests together, for their fixtures, and begins with the slow files.
+# One thread per worker process: two workers with two threads each would compete for two cores.
+# A worker runs a file's tests together, to share fixtures, and begins with the slow files.
 OMP_NUM_THREADS=1 pytest -m "not pages" --numprocesses "${TEST_WORKERS:-2}" --dist loadfile \
     --no-loadscope-reorder "${tests[@]}" "$@"

@@ -6,13 +6,12 @@
     python scripts/attack/arrivals.py --count 1000 --draft own,adapt=no --runtime native
     python scripts/attack/arrivals.py --count 1000 --family llama
 
-Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
-full of NaN (of 6.3 on a device), and memory is short, so that rows wait for it. Products are int8,
-so texts must not depend on the batch at all. With --draft requests come in batches, each of which
-drafts as one of the texts says; a third of the requests switch drafts off. Half of the proposals
-are replaced by the text that the request generates alone, with some tokens wrong, so that many
-drafts hold. With --runtime native libskipdec runs the requests, as scripts/libskipdec/arrivals.py
-describes.
+Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random. Caches start
+full of NaN (6.3 on a device), and memory is short, so that rows wait for it. Products are int8, so
+texts must not depend on the batch at all. With --draft, requests come in batches, each of which
+uses one of the given drafts; a third of the requests switch drafts off. Half of the proposals are
+replaced by the text that the request generates alone, with some tokens wrong, so that many drafts
+hold. With --runtime native, libskipdec runs the requests; see scripts/libskipdec/arrivals.py.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Arrival:
 
     @property
     def key(self) -> tuple[tuple[int, ...], int | None]:
-        """What tells its rows from those of other requests."""
+        """Return a key that identifies the request's rows."""
         return tuple(self.prompt), self.params.seed
 
     @classmethod
@@ -94,14 +93,14 @@ class Arrival:
 
 
 _Texts = dict[tuple[tuple[int, ...], int | None], RequestOutput]
-"""What each request generates alone, by its key."""
+"""The output of each request alone, by its key."""
 
 
 def _make_half_right(texts: _Texts, chance: random.Random) -> None:
-    """Let drafters replace half of their proposals by the row's own text, with mistakes."""
+    """Make drafters replace half of their proposals by the row's own text, with mistakes."""
 
     def right(row: Row, most: int) -> Guesses:
-        """Return what the row writes next; each token is wrong with a probability of 0.2."""
+        """Return the row's next tokens, each of which is wrong with a probability of 0.2."""
         alone = texts[row.request.prompt_token_ids, row.request.params.seed]
         tokens = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][
             : min(most, room_of(row))
@@ -136,7 +135,7 @@ class _PoisonedMemory(HostMemory):
 
 
 class _PoisonedDeviceMemory(DeviceMemory):
-    """Fills a device's new memory of caches with 6.3 in float16; attention would spread NaN."""
+    """Fills a device's new cache memory with 6.3 in float16, because attention would spread NaN."""
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         buffer = super().allocate(nbytes)
@@ -201,7 +200,7 @@ def _bundle(directory: Path, arguments: argparse.Namespace) -> Path:
 def _exit_code(failures: int, drafted: int, accepted: int, *, has_drafts: bool) -> int:
     if has_drafts:
         print(f"{accepted:,} of {drafted:,} drafted tokens were right")
-        failures += accepted == 0  # else nothing was attacked
+        failures += accepted == 0  # otherwise nothing was tested
     return int(failures > 0)
 
 

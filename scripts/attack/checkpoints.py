@@ -3,10 +3,10 @@
     source scripts/setup_environment.sh && python scripts/attack/checkpoints.py --count 1000
 
 Bytes of safetensors headers, of .bin archives and of the pickles inside them are changed or cut
-off; values in config.json of every family and in its scaling of rotations are replaced by numbers,
-texts, lists or null; components of tokenizer.json are replaced by ones that multiply a text, never
-end, or are none; files become pipes, devices, directories or broken links; and directories become
-what is often taken for a checkpoint.
+off. Values in config.json of every family, and in its rope scaling, are replaced by numbers, texts,
+lists or null. Components of tokenizer.json are replaced by invalid ones and by ones that multiply a
+text or never end. Files become pipes, devices, directories or broken links, and directories become
+other things that are often mistaken for a checkpoint.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _outcome(
 
 
 def _whole_checkpoint(directory: Path) -> Path:
-    """Write a checkpoint of zeros with a tokenizer of bytes."""
+    """Write a checkpoint of zeros with a byte-level tokenizer."""
     directory.mkdir()
     model = model_spec(CONFIG, "tiny")
     zeros = {name: np.zeros(shape, np.float32) for name, shape in expected_tensors(model).items()}
@@ -178,7 +178,7 @@ def _open(directory: Path) -> None:
 
 
 def attack_configuration(directory: Path, chance: random.Random) -> None:
-    """Replace values of config.json, of any family, and of its scaling of rotations."""
+    """Replace values of config.json, of any family, and of its rope scaling."""
     family = chance.choice(list(ARCHITECTURES))
     base = CONFIG if family == "opt" else {**FAMILIES["llama"], **_LAYERS, "model_type": family}
     config, rotation = dict(base), dict(chance.choice(_ROTATIONS))
@@ -236,7 +236,7 @@ def attack_kinds_of_files(directory: Path, chance: random.Random) -> None:
 
 
 def attack_directory(directory: Path, chance: random.Random) -> None:
-    """Make what is often taken for a checkpoint of one, whose files have odd contents."""
+    """Turn a checkpoint into something often mistaken for one, with odd contents in its files."""
     weights = directory / "model.safetensors"
     name = chance.choice(
         ("adapter_model.safetensors", "model-00001-of-00002.safetensors", "tiny.gguf", "x.bin")

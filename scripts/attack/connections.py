@@ -2,12 +2,12 @@
 
     python scripts/attack/connections.py --count 300
 
-Three servers of a tiny bundle, each ended by SIGTERM with connections still open:
+Attacks three servers of a tiny bundle and ends each by SIGTERM with connections still open:
 early: COUNT requests that are answered before they are complete; a byte or garbage follows each.
-A client between them gets every answer, and every connection is closed in the end.
+A client that sends proper requests in between gets every answer, and all connections are closed.
 idle: COUNT idle connections and half requests; meanwhile the worker is killed.
-answers: as many log-probabilities as a request may ask for, whole, streamed to a slow reader and of
-prompts; measures the longest silence of /health/live.
+answers: as many log-probabilities as a request may have, as a whole, streamed to a slow reader, and
+of prompts; measures the longest silence of /health/live.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def _idle(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
         if not _wait(lambda: server.ask("/health/ready")[0] == 200):
             yield "the server is not ready again after its worker's death"
         open_files = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        told = sum(map(len, server.log)) - before
-        print(f"{count} idle connections, {open_files} open files, {told:,} bytes of log")
-        if told > _LOG_BYTES * (count + 100):
-            yield f"{told:,} bytes of log"
+        logged = sum(map(len, server.log)) - before
+        print(f"{count} idle connections, {open_files} open files, {logged:,} bytes of log")
+        if logged > _LOG_BYTES * (count + 100):
+            yield f"{logged:,} bytes of log"
         yield from _stopped(server)
 
 
@@ -116,13 +116,13 @@ def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
     tokens = 61
     full = {"logprobs": 20, "ignore_eos": True, "temperature": 1.0, "seed": draw.randrange(9)}
     largest = full | {"prompt": ["a"] * 51, "n": 2, "max_tokens": tokens}
-    asked = {
+    requests = {
         "whole": largest,
         "streamed": largest | {"stream": True},
         "scored": {"prompt": ["a" * tokens] * 64, "echo": True, "logprobs": 20, "max_tokens": 0},
     }
     with started(bundle, "--max-batch-size", "64", key=_KEY) as server:
-        for name, fields in asked.items():
+        for name, fields in requests.items():
             with ThreadPoolExecutor(1) as pool:
                 begin = time.monotonic()
                 answer = pool.submit(server.ask, "/v1/completions", **fields)
@@ -167,7 +167,7 @@ def _stopped(server: Server) -> Iterator[str]:
 
 
 def _is_closed(client: socket.socket) -> bool:
-    """Read to the end; return False if it does not come."""
+    """Read to EOF; return False if it does not come."""
     client.settimeout(_SECONDS)
     try:
         while client.recv(1 << 16):

@@ -1,11 +1,11 @@
-"""Send much from one client of `skipdec serve` and measure how long another client waits.
+"""Load `skipdec serve` from one client and measure how long another client waits.
 
     python scripts/attack/fairness.py
     python scripts/attack/fairness.py --bundle opt-125m-int8 --long 200 --scored 1500
 
-The greedy client has its own API key and sends 64 long texts, then 192 prompts to score; meanwhile
-the other one sends a short text. The bundle is tiny unless one is given. Prints seconds; the bounds
-are in decode steps and scored prompts, which a busy machine does not change.
+The greedy client has its own API key and requests 64 long texts, then scores of 192 prompts;
+meanwhile the other client requests a short text. The bundle is tiny unless one is given. Prints
+seconds; the bounds are in decode steps and scored prompts, which a busy machine does not change.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Clients:
         answer.raise_for_status()
 
     async def wait_of_short_text(self) -> Wait:
-        """Send the other client's text and measure its wait."""
+        """Request the other client's text and measure its wait."""
         start, before = time.perf_counter(), self._work()
         await self.ask(_OTHER, prompt=[_TOKEN] * 4, max_tokens=_SHORT)
         seconds, after = time.perf_counter() - start, self._work()
@@ -71,7 +71,7 @@ class Clients:
         """Keep the greedy client's ``requests`` running and waiting inside the block."""
         tasks = [asyncio.ensure_future(request) for request in requests]
         ended, until = self._work()[1], time.monotonic() + _PATIENCE
-        while self._work()[1] < ended + 2:  # the first are done, the others have arrived
+        while self._work()[1] < ended + 2:  # then the first are done and the others have arrived
             assert time.monotonic() < until, "the greedy client's requests do not run"
             await asyncio.sleep(0.01)
         yield

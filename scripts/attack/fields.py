@@ -3,11 +3,11 @@
     python scripts/attack/fields.py
     python scripts/attack/fields.py --count 100
 
-Whatever a request contains, it must get an answer that is no 500 and not overlong, and no callback
-of the server's event loop may take more than 5 ms of processor time. That is measured on the loop's
-own thread, which other programs hardly affect; the best of ``--tries`` counts. The tokenizer has
-256 special tokens, as Llama 3's has, which long messages spell, begin and repeat. Meanwhile
-/health/live is polled: its longest gap is printed and has a bound that allows for a busy machine.
+Whatever a request contains, its answer must be neither a 500 nor overlong, and no callback of the
+server's event loop may take more than 5 ms of processor time. The time is measured on the loop's
+own thread, which other programs hardly affect; the best of ``--tries`` counts. Like Llama 3's, the
+tokenizer has 256 special tokens, which long messages spell, begin and repeat. Meanwhile
+/health/live is polled; its longest gap is printed and must stay below a generous bound.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ _FILLINGS = (
     _SPECIAL[0][:-1],
 )
 _TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}"
-_RAW = {  # JSON that no value of Python's stands for
+_RAW = {  # JSON that no Python value represents
     "NaN": b"NaN",
     "-Infinity": b"-Infinity",
     "1e999": b"1e999",
@@ -321,8 +321,8 @@ def main() -> int:
         problems = list(_problems(cost))
         failures += bool(problems)
         if problems or index < _SHOWN:
-            told = "; ".join(problems) or "fine"
-            print(f"{name}: {cost.cpu * 1e3:.1f} ms, /health/live {cost.gap * 1e3:.0f} ms: {told}")
+            found = "; ".join(problems) or "fine"
+            print(f"{name}: {cost.cpu * 1e3:.1f} ms, /health/live {cost.gap * 1e3:.0f} ms: {found}")
     dearest = max(costs.values(), key=lambda cost: cost.cpu)
     print(
         f"{len(costs)} cases, {failures} failures; event loop {dearest.cpu * 1e3:.1f} ms at "

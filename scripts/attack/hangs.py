@@ -1,13 +1,13 @@
-"""Stop workers under load, end servers meanwhile, and exit interpreters that generate.
+"""Stop workers under load, end servers with stopped workers, exit interpreters that generate.
 
     python scripts/attack/hangs.py --count 20
 
 Each round starts `skipdec serve` with one or two workers. While requests run, whole and as streams,
-with and without a `timeout`, workers are stopped (SIGSTOP) and continued at random moments; then
-all are stopped for good and the server gets SIGTERM. Every request must end with its text, at its
-timeout, or with the documented error; the server must exit with 0, soon, and leave no worker
-behind. Then interpreters exit while a daemon thread generates, scores or loads, or an engine is
-open: each soon, with code 0, without a process left behind.
+with and without a `timeout`, workers are stopped (SIGSTOP) and continued at random moments. Then
+all are stopped for good, and the server gets SIGTERM. Every request must end with its text, at its
+timeout, or with the documented error; the server must soon exit with 0 and leave no worker behind.
+Finally, interpreters exit while a daemon thread generates, scores or loads, or while an engine is
+open. Each must exit soon, with code 0, and leave no process behind.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _EXITS = ("generate", "score", "load", "AsyncEngine", "ProcessEngine", "ProcessE
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's answer to ``asked``, and the seconds it took."""
+    """A client's answer to ``request``, and the seconds it took."""
 
-    asked: dict[str, Any]
+    request: dict[str, Any]
     status: int
     text: str
     seconds: float
@@ -127,13 +127,13 @@ def _attack_server(bundle: Path, chance: random.Random, outcomes: Counter[str]) 
     ):
         workers = _children(server.process.pid)
         for _ in range(_STOPS):
-            asked = _begun(server, pool, chance)
+            pending = _begun(server, pool, chance)
             time.sleep(chance.uniform(0, 0.1))
             worker = chance.choice(workers)
             os.kill(worker, signal.SIGSTOP)
             time.sleep(chance.uniform(0, 1))
             os.kill(worker, signal.SIGCONT)
-            yield from _judged(asked, outcomes, ends_well=True)
+            yield from _judged(pending, outcomes, ends_well=True)
         yield from _left(server)
         yield from _ended(server, workers, pool, chance, outcomes)
 
@@ -146,14 +146,14 @@ def _ended(
     outcomes: Counter[str],
 ) -> Iterator[str]:
     """Send SIGTERM while all workers are stopped; yield problems."""
-    asked = _begun(server, pool, chance)
+    pending = _begun(server, pool, chance)
     time.sleep(chance.uniform(0, 0.1))
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     time.sleep(chance.uniform(0.2, 0.5))  # lets the server read all of them
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    yield from _judged(asked, outcomes, ends_well=False)
+    yield from _judged(pending, outcomes, ends_well=False)
     try:
         code = server.process.wait(_MOST)
     except subprocess.TimeoutExpired:
@@ -169,10 +169,10 @@ def _ended(
 def _begun(server: Server, pool: ThreadPoolExecutor, chance: random.Random) -> list[Future[Answer]]:
     """Send one request per client; return once all are sent."""
     sent = Semaphore(0)
-    asked = [pool.submit(_ask, server, _drawn(chance), sent) for _ in range(_CLIENTS)]
-    for _ in asked:
+    pending = [pool.submit(_ask, server, _drawn(chance), sent) for _ in range(_CLIENTS)]
+    for _ in pending:
         sent.acquire(timeout=_MOST)
-    return asked
+    return pending
 
 
 def _drawn(chance: random.Random) -> dict[str, Any]:
@@ -205,10 +205,10 @@ def _ask(server: Server, fields: dict[str, Any], sent: Semaphore) -> Answer:
 
 
 def _judged(
-    asked: Sequence[Future[Answer]], outcomes: Counter[str], *, ends_well: bool
+    pending: Sequence[Future[Answer]], outcomes: Counter[str], *, ends_well: bool
 ) -> Iterator[str]:
     """Count outcomes and yield forbidden ones. ``ends_well``: no connection may be cut."""
-    for one in asked:
+    for one in pending:
         try:
             answer = one.result(2 * _MOST)
             outcome = _outcome(answer)
@@ -218,19 +218,19 @@ def _judged(
             continue
         outcomes[outcome] += 1
         allowed = {"length"}
-        if timeout := answer.asked.get("timeout"):
+        if timeout := answer.request.get("timeout"):
             allowed.add("deadline")
             if answer.seconds > timeout + _PATIENCE:
                 yield f"a timeout of {timeout} s took effect after {answer.seconds:.1f} s"
         if not ends_well:
             allowed.add("unavailable")
         if outcome not in allowed:
-            yield f"{answer.asked} ended in {outcome}: {answer.status} {answer.text[-300:]}"
+            yield f"{answer.request} ended in {outcome}: {answer.status} {answer.text[-300:]}"
 
 
 def _outcome(answer: Answer) -> str:
     """Return a finish reason, "deadline" or an error's code. Raises ValueError, LookupError."""
-    if not answer.asked.get("stream") or answer.status != 200:
+    if not answer.request.get("stream") or answer.status != 200:
         document = json.loads(answer.text)
         if "error" in document:
             return str(document["error"]["code"])
@@ -245,8 +245,8 @@ def _outcome(answer: Answer) -> str:
         choices = [choice for document in documents for choice in document["choices"]]
         last = [choice for choice in choices if choice["finish_reason"]]
         ends = [choice["stop_reason"] or choice["finish_reason"] for choice in last]
-        if len(ends) != answer.asked["n"]:
-            raise ValueError(f"{len(ends)} of {answer.asked['n']} completions ended")
+        if len(ends) != answer.request["n"]:
+            raise ValueError(f"{len(ends)} of {answer.request['n']} completions ended")
     return "deadline" if "deadline" in ends else str(ends[0])
 
 

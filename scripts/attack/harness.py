@@ -117,7 +117,7 @@ class Outcome:
 
 
 def run_forked(work: Callable[[], str], *, seconds: float, memory: int) -> Outcome:
-    """Return the outcome of ``work()`` in a child that may use ``memory`` more bytes than we do."""
+    """Return the outcome of ``work()`` in a child that may use ``memory`` more bytes than now."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -177,9 +177,9 @@ def _address_space() -> int:
 
 
 class LongestCallback:
-    """The largest processor time of one callback, in seconds, since it was last taken.
+    """The largest processor time of one callback, in seconds, since the last ``take``.
 
-    The time is that of the loop's own thread, which other programs on the machine hardly change.
+    It is the time of the loop's own thread, which other programs on the machine hardly affect.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
-"""Kill exports, replacements and schedule changes at every event they have.
+"""Kill exports, replacements and schedule changes at every one of their events.
 
     source scripts/setup_environment.sh && python scripts/attack/kills.py --kills 600
     python scripts/attack/kills.py --kills 200 --signal TERM      # or INT: ends in order
 
 One process imports everything and traces once; each kill hits a fork of it. Events are Python's
-audit events of the file system, each fsync and each exchange of two names; kills beyond one per
-event come at random moments. After each kill the result must be absent, the complete old one or the
-complete new one; repeating the work must succeed with the bytes of an undisturbed run; and nothing
-may be left beside the result.
+audit events of the file system, each fsync, and each exchange of two names; kills beyond one per
+event come at random moments. After each kill, the result must be absent, completely old or
+completely new. Repeating the work must give the bytes of an undisturbed run and leave nothing
+beside the result.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run(victims: Sequence[Victim], kills: int, generator: random.Random) -> int:
 
 
 def _moments(share: int, victim: Victim, generator: random.Random) -> Iterator[int | float]:
-    """Return event numbers, evenly spread; beyond one per event, seconds."""
+    """Yield event numbers, evenly spread, and seconds for kills beyond one per event."""
     count = min(share, victim.num_events)
     yield from (place * victim.num_events // count for place in range(count))
     yield from (generator.uniform(0, victim.seconds) for _ in range(share - count))

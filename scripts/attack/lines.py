@@ -74,7 +74,7 @@ VALUES: list[Any] = [
 
 
 def odd_lines(count: int, source: random.Random) -> Iterator[bytes]:
-    """Return lines like records, most of them with something invalid."""
+    """Yield lines that resemble records, most of them invalid in some way."""
     for number in range(count):
         document: dict[str, Any] = {"id": number, "prompt": "ab"}
         for _ in range(source.randrange(4)):
@@ -118,7 +118,7 @@ def start(arguments: list[str]) -> int:
 
 
 def attack_results(bundle: Path, directory: Path, kills: int, source: random.Random) -> bool:
-    """Kill pairs of writers; return True if the file ends as without kills."""
+    """Kill pairs of writers; return True if the final file equals that of a run without kills."""
     lines = [json.dumps({"id": number, "prompt": "ab"}) + "\n" for number in range(400)]
     (directory / "in.jsonl").write_text("".join(lines))
     fixed = [str(bundle), "--input", str(directory / "in.jsonl"), "--threads", "1", "-q"]
@@ -138,7 +138,7 @@ def attack_results(bundle: Path, directory: Path, kills: int, source: random.Ran
 
 
 def main() -> int:
-    """Attack and print losses."""
+    """Run both attacks and print failures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="lines")
     parser.add_argument("--kills", type=int, default=100, help="pairs of writers")

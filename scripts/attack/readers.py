@@ -44,7 +44,7 @@ from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
 OPEN = "open"
-# libskipdec's names of what Python's classes say; of derived classes first.
+# libskipdec's names of Python's error classes, derived classes first.
 _CODES: tuple[tuple[type[SkipDecError], str], ...] = (
     (ScheduleError, "schedule"),
     (CapacityError, "capacity"),

@@ -23,7 +23,7 @@ _END_SECONDS = 60.0
 
 
 class Server:
-    """A process that serves and writes its log as JSON; with a ``key``, clients need it."""
+    """A server process that writes its log as JSON; if ``key`` is given, clients need it."""
 
     def __init__(self, command: Sequence[str], key: str | None = None) -> None:
         """Wait until it is ready."""
@@ -87,12 +87,12 @@ class Server:
                 self.address = str(document["address"])
             elif str(document["message"]).startswith("ready"):
                 self._is_ready.set()
-        self._is_ready.set()  # it has ended
+        self._is_ready.set()  # the process has ended
 
 
 @contextmanager
 def started(bundle: Path, *options: str, key: str | None = None) -> Iterator[Server]:
-    """Run ``skipdec serve`` of one bundle, which is gone when the block ends."""
+    """Run ``skipdec serve`` with one bundle until the block ends."""
     command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
     server = Server([*command, "--log-format", "json", *options], key)
     try:

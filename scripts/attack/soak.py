@@ -1,4 +1,4 @@
-"""Load `skipdec serve` for long, with a tenth of its clients leaving early, and check its counters.
+"""Load `skipdec serve` for a long time, with a tenth of clients leaving early; check its counters.
 
     python scripts/attack/soak.py --minutes 30
 
@@ -105,7 +105,7 @@ async def _load(server: Server, arguments: argparse.Namespace) -> tuple[list[Res
 
 
 def _wrong_books(server: Server, results: list[Result]) -> Iterator[str]:
-    """Yield what does not add up once nothing runs."""
+    """Yield counters that do not add up once nothing runs any more."""
     until = time.monotonic() + 60
     while True:
         found = {name.removeprefix("skipdec_"): value for name, value in server.figures().items()}

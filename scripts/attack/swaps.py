@@ -4,8 +4,8 @@
 
 One process alternately publishes two bundles of the same model with different weights at one name,
 as ``export --force`` does; forked children open that name and generate. Each must generate the
-tokens of the digest that it reports. A named error is counted as sound: the name was replaced
-faster than a bundle can be read.
+tokens of the bundle whose digest it reports. A named error counts as sound, because the name may be
+replaced faster than a bundle can be read.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Render chat templates that run away, and serve bundles that have them beside a sound one.
+"""Render runaway chat templates, and serve bundles with such templates beside a sound one.
 
     python scripts/attack/templates.py --count 100
 
-Each of ``--count`` random templates does something that takes for ever, or gigabytes, or leaves the
-sandbox, perhaps within loops, macros, filters and constants. It must end in a named error or a text
-within the limits of its process, and the next chat of the same template must be answered. Then a
-server gets chats for two bundles with such templates: each must end in 400, /health/live and
-another bundle's chats must be answered all the while, and SIGTERM must end the server soon, with 0,
-without a process left behind.
+Each of ``--count`` random templates runs forever, takes gigabytes, or leaves the sandbox, perhaps
+within loops, macros, filters and constants. It must end in a named error or a text within the
+limits of its process, and the next chat of the same template must be answered. Then a server gets
+chats for two bundles with such templates. Each chat must end in 400; /health/live and another
+bundle's chats must be answered all the while; and SIGTERM must soon end the server with 0 and no
+process left.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _WORDS = ("round", "bytes", "loop", "path", "power", "sum")
 
 
 def templates(source: random.Random) -> Iterator[str]:
-    """Yield random templates, which read "other" as the role of the first message as an order."""
+    """Yield random templates, which the role "other" of the first message activates."""
     while True:
         parts = {
             "v": source.choice(_VALUES),
@@ -107,7 +107,7 @@ def templates(source: random.Random) -> Iterator[str]:
 
 
 def attacked(template: str) -> tuple[str, list[str]]:
-    """Return how the chat of a template ended, and what is wrong with that."""
+    """Return how the chat of a template ended, and problems with that."""
     problems = []
     processes = TemplateProcesses(template, "template")
     start = time.monotonic()
@@ -170,7 +170,7 @@ def _gaps(server: Server, ended: Event) -> list[float]:
 
 
 def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter[str], list[str]]:
-    """Attack a server; return counts of answers, and what went wrong."""
+    """Attack a server; return counts of answers, and problems."""
     bundles = {}
     for name, template in (
         ("tiny", "{{ messages[0].content }}"),
@@ -181,14 +181,14 @@ def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter
         put_chat(bundles[name], template)
     problems: list[str] = []
     counts: Counter[str] = Counter()
-    asked = [("folded", "a"), *(("slow", word) for word in _WORDS)] * rounds
-    source.shuffle(asked)
+    chats = [("folded", "a"), *(("slow", word) for word in _WORDS)] * rounds
+    source.shuffle(chats)
     others = [f"{name}={bundles[name]}" for name in ("folded", "slow")]
     with started(bundles["tiny"], *others) as server, ThreadPoolExecutor(_CLIENTS + 1) as pool:
         ended = Event()
         polling = pool.submit(_gaps, server, ended)
         for (model, word), (status, message) in zip(
-            asked, pool.map(lambda one: _chat(server, *one), asked), strict=True
+            chats, pool.map(lambda one: _chat(server, *one), chats), strict=True
         ):
             counts[f"{model} {status}"] += 1
             if status != 400 or "chat template" not in message:
@@ -206,7 +206,7 @@ def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter
 
 
 def _ended(server: Server, pool: ThreadPoolExecutor) -> Iterator[str]:
-    """Stop the server while it renders; yield what is wrong with its end."""
+    """Stop the server while it renders; yield problems."""
     left = [pool.submit(_chat, server, "slow", word) for word in ("round", "loop")]
     time.sleep(0.5)
     below = _descendants(server.process.pid)
@@ -236,7 +236,7 @@ def _is_running(pid: int) -> bool:
 
 
 def main() -> int:
-    """Print counts, and every template and chat that ended in another way than it must."""
+    """Print counts, and every template and chat that ended in a wrong way."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="number of random templates")
     parser.add_argument("--rounds", type=int, default=1, help="of chats with the server")

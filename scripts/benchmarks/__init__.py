@@ -1,1 +1,1 @@
-"""Benchmarks and what they share; scripts/bench.py runs them."""
+"""Benchmarks and their shared modules; scripts/bench.py runs them."""

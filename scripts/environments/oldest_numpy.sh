@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Test what runs in a service with the oldest numpy that pyproject.toml allows: the Python backend
-# of Triton 2.51 crashes with numpy 2. scripts/environments/oldest_numpy.sh [PYTEST ARGUMENTS].
+# Test what runs in a service with the oldest numpy that pyproject.toml allows, because the Python
+# backend of Triton 2.51 crashes with numpy 2. scripts/environments/oldest_numpy.sh [PYTEST
+# ARGUMENTS].
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 place="$(mktemp -d)"

@@ -3,9 +3,9 @@
     python scripts/environments/rehearse_container.py [BUNDLE]
 
 Each stage runs in its own mount namespaces, with the context that .dockerignore leaves and the
-paths that the Dockerfile names; this machine's Python replaces the base image, and its compiler
-apt-get's. As in the manifests of examples/deployment, the server runs as a user other than root,
-without capabilities, with a read-only root and bundle. Needs root and util-linux.
+paths that the Dockerfile names. This machine's Python replaces the base image, and its compiler
+replaces apt-get's. As in the manifests of examples/deployment, the server runs as a user other than
+root, without capabilities, with a read-only root and bundle. Needs root and util-linux.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Clear the GPU code that one compute capability does not run, so that a library packs small.
+"""Clear the GPU code that one compute capability does not run, so that a library compresses well.
 
     python scripts/environments/trim_cuda.py libonnxruntime_providers_cuda.so 9.0 trimmed.so
 
-The library has machine code for a dozen compute capabilities. That of all others, and PTX, is
-overwritten by zeros, in place: offsets stay as they are, and xz makes 50 MiB of 284 MB instead of
-160. The result is for measurements on one kind of GPU.
+The library has machine code for a dozen compute capabilities. PTX and the code for all others are
+overwritten with zeros in place, so that offsets stay the same and xz compresses 284 MB to 50 MiB
+instead of 160. The result is for measurements on one kind of GPU.
 
 The format is that of nvcc's fat binaries: containers of ``magic``, header and content sizes, with
 entries of kind, header and content sizes and compute capability, in the ELF section .nv_fatbin.
@@ -24,7 +24,7 @@ _MACHINE_CODE = 2  # the kind of an entry; 1 is PTX
 
 
 class Entry(NamedTuple):
-    """Code for one compute capability (90: 9.0), and where it lies in the file."""
+    """Code for one compute capability (90 is 9.0), and its place in the file."""
 
     kind: int
     capability: int
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 def section(library: bytes | bytearray, wanted: str) -> range:
-    """Return where an ELF file (64 bits, little-endian) has a section, as offsets."""
+    """Return the offsets of a section of an ELF file (64 bits, little-endian)."""
     (table,) = struct.unpack_from("<Q", library, 40)
     size, count, names_at = struct.unpack_from("<3H", library, 58)
     headers = [struct.unpack_from("<2I4Q", library, table + size * at) for at in range(count)]
@@ -62,7 +62,7 @@ def entries(library: bytes | bytearray, where: range) -> Iterator[Entry]:
 
 
 def main() -> None:
-    """Write the trimmed copy; fail if nothing for the compute capability is in it."""
+    """Write the trimmed copy; fail if it has no code for the compute capability."""
     source, wanted, target = sys.argv[1:]
     library = bytearray(Path(source).read_bytes())
     capability, kept = int(wanted.replace(".", "")), 0

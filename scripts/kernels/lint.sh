@@ -17,7 +17,7 @@ echo "kernels: clang-tidy finds no problems"
 
 copy_sources "$work/sources"
 compiler="$(compgen -c clang++ | sort -V | tail -n 1 || true)"
-if [[ -n "$compiler" ]]; then # the kernels alone, unoptimised: warnings and target features, no speed
+if [[ -n "$compiler" ]]; then # the kernels alone, unoptimised, for warnings and target features
     (cd "$work/sources" && SKIPDEC_LIBSKIPDEC=0 CXX="$compiler" CXXFLAGS="-Werror -O0" \
         python setup.py --quiet build_ext --build-lib "$work/$compiler")
     compgen -G "$work/$compiler/skipdec/engines/kernels/_native*" >/dev/null

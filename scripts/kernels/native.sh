@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the kernels without Python (tests/engines/kernels/native): here, under the thread sanitizer,
-# on every instruction set of this processor, and compiled for aarch64 under qemu, to the same bits.
+# Run the kernels without Python (tests/engines/kernels/native): on this machine, under the thread
+# sanitizer, on each of its instruction sets, and compiled for aarch64 under qemu, with equal bits.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 work="$(mktemp -d)"

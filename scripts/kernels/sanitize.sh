@@ -14,7 +14,7 @@ SKIPDEC_LIBSKIPDEC=0 CXX=g++ CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer \
     -fsanitize=address,undefined -fno-sanitize-recover=all" \
     pip install --quiet --no-deps --no-build-isolation --target "$copy" "$sources"
 
-# Python itself is not compiled with it, so it is preloaded; libstdc++ too, for its exceptions.
+# Python is not compiled with the sanitizer, so preload it, and libstdc++ for its exceptions.
 export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 # Python leaks memory at exit
 export PYTHONPATH="$copy" PYTHONMALLOC=malloc

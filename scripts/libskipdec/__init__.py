@@ -1,1 +1,1 @@
-"""References for the C++ library, and generators of its sources."""
+"""Reference implementations for the C++ library, and generators of its sources."""

@@ -1,8 +1,8 @@
-"""Random requests to libskipdec: all together with drafts, and each alone without.
+"""Random requests to libskipdec, all together with drafts and each alone without drafts.
 
 They come in batches, each to an engine of its own. Prompts, lengths, schedules, completions,
 temperatures, stop strings, clients, arrivals and cancellations are random, and memory is short, so
-that rows wait for it. Prompts and seeds return, so that n-grams know many of the texts.
+that rows wait for it. Prompts and seeds recur, so that n-grams know many of the texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from skipdec.runtime.libskipdec.paths import onnxruntime_library
 from skipdec.runtime.schedule.text import parse_schedule
 
 _FIND = Path(__file__).parents[2] / "tests/support/native/programs.py"
-_ALONE = 1 << 30  # deltas that never come: a request starts when those before have ended
+_ALONE = 1 << 30  # deltas that never come, so a request starts when those before it have ended
 _STOPS = ((), (), ("a",), ("e", "th"), ("0", "\n", "Z"))
 _HORIZON = 30
 
@@ -33,7 +33,7 @@ Outputs = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Findings:
-    """Texts that differ, and what drafts came to."""
+    """Texts that differ, and counts of drafts."""
 
     failures: int
     drafted: int
@@ -42,7 +42,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class NativeEngine:
-    """Runs requests by the program generate, each call on an engine of its own."""
+    """Runs requests by the program `generate`, each call on an engine of its own."""
 
     program: Path
     bundle: Path
@@ -61,7 +61,7 @@ class NativeEngine:
 
 
 def find_program() -> Path | None:
-    """Return the program generate, compiled if necessary; None if that is impossible here."""
+    """Return the program `generate`, compiled if necessary; None if it can't be compiled here."""
     command = [sys.executable, str(_FIND), "generate"]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     return Path(found) if found else None
@@ -70,7 +70,7 @@ def find_program() -> Path | None:
 def draw_lines(
     chance: random.Random, count: int, num_layers: int, schedules: Sequence[str]
 ) -> list[Line]:
-    """Draw the requests of a batch; about one in ten is cancelled, every third drafts nothing."""
+    """Draw the requests of a batch; about one in ten is cancelled, every third has no drafts."""
     lines: list[Line] = []
     after = 0
     for _ in range(count):
@@ -112,7 +112,7 @@ def _draw_line(chance: random.Random, num_layers: int, schedules: Sequence[str])
 def compare(
     engine: NativeEngine, lines: Sequence[Line], chance: random.Random, **options: object
 ) -> Findings:
-    """Run the requests together with ``options``, which name a draft, and each alone without."""
+    """Run the requests together with ``options``, which name a draft, and each alone without it."""
     alone = engine.run([_alone(line) for line in lines])
     together = engine.run(lines, prefix_cache=chance.choice((0, 1, 2)), **options)
     failures = 0
@@ -125,13 +125,13 @@ def compare(
 
 
 def _alone(line: Line) -> Line:
-    """Return the request as it runs without others, drafts and cancellation."""
+    """Return the request without cancellation, to start when all earlier ones have ended."""
     kept = {name: value for name, value in line.items() if name != "patience"}
     return kept | {"after": _ALONE}
 
 
 def _is_right(given: dict[str, Any], alone: dict[str, Any]) -> bool:
-    """True if an output is the one alone, or its beginning if it was cancelled."""
+    """Return True if an output equals that of the request alone, or its beginning if cancelled."""
     length = len(given["token_ids"])
     if given["finish_reason"] == "abort":
         return bool(given["token_ids"] == alone["token_ids"][:length])

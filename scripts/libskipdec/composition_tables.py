@@ -2,10 +2,10 @@
 
     python scripts/libskipdec/composition_tables.py [--check]
 
-`decompositions.inc` and `combining_classes.inc` of runtime/native/src/tokenizer/text/ hold what the
-`tokenizers` package does, found by normalising every Unicode scalar value, so that both agree
-regardless of the package's version of Unicode. `--check` writes nothing and exits with 1 if a file
-differs.
+`decompositions.inc` and `combining_classes.inc` of runtime/native/src/tokenizer/text/ describe what
+the `tokenizers` package does. They are found by normalising every Unicode scalar value with it, so
+that both agree whatever the package's Unicode version. `--check` writes nothing and exits with 1 if
+a file differs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNSTABLE = 255  # in combining_classes.inc: class 0, but NFC may change it or jo
 class Decomposition:
     """One step: ``composite`` is ``first`` and ``second``, which is 0 for a single character.
 
-    NFC puts the two together again if ``composes``.
+    NFC composes the two again if ``composes``.
     """
 
     composite: int
@@ -76,8 +76,8 @@ def decompositions() -> dict[int, Decomposition]:
 def combining_classes() -> dict[int, int]:
     """Return the canonical combining class of each character for which it is not 0.
 
-    The package tells only which of two characters comes first, so each is ordered among one of
-    each class that Python's own table knows.
+    The package only shows which of two characters comes first, so each character is ordered among
+    one character of each class in Python's own table.
     """
     lowest, highest = "\u0334", "\u0345"  # of the classes 1 and 240
     parts = [chr(at) for at in SCALARS if at not in decompositions() and at != ord("\n")]
@@ -100,7 +100,7 @@ def combining_classes() -> dict[int, int]:
 
 
 def _swapped(pairs: Iterable[tuple[str, str]]) -> list[bool]:
-    """Tell for each pair of marks whether the package puts the second one first."""
+    """Return, for each pair of marks, whether the package puts the second one first."""
     texts = [first + second for first, second in pairs]
     return [
         now != text and now == text[::-1]

@@ -12,8 +12,8 @@ runtime=runtime/native
 json="$(python -c 'import nlohmann_json, pathlib
 print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
 
-# clang-tidy does not see that a class's optional is checked where it is set; the headers of g++ 12
-# call functions that C++17 deprecates.
+# clang-tidy does not see that a member optional is checked where it is set, and the headers of
+# g++ 12 call functions that C++17 deprecates.
 checks='clang-diagnostic-*,-clang-diagnostic-deprecated-declarations,-bugprone-unchecked-optional-access'
 [[ "${ANALYZE:-0}" == 1 ]] || checks+=,-clang-analyzer-*
 

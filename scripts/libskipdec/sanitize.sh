@@ -10,9 +10,8 @@ presets="${PRESET:-asan tsan}"
 build() { python tests/support/native/programs.py skipdec-tests >/dev/null; } # tests have timeouts
 test=(pytest --quiet -p no:cacheprovider -m "not pages")
 
-# Everything that reads bundles, texts and requests; the precisions and programs run without
-# sanitizers in scripts/test.sh. The quarantine is small because a test compares memory of
-# processes.
+# Everything that reads bundles, texts and requests. Precisions and programs run without sanitizers
+# in scripts/test.sh. The quarantine is small because a test compares the memory of processes.
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=quarantine_size_mb=4
 folder=tests/runtime/libskipdec
 if [[ $presets == *asan* ]]; then
@@ -24,8 +23,8 @@ if [[ $presets == *asan* ]]; then
         -k "not every_precision and not every_structure" "$@"
 fi
 
-# The engine's thread and its callers, on engines in plain C++: ONNX Runtime is not compiled with
-# the sanitizer, so hand-overs between its threads are invisible.
+# The engine's thread and its callers, with engines in plain C++, because ONNX Runtime is not
+# compiled with the sanitizer, which can't see hand-overs between its threads.
 if [[ $presets == *tsan* ]]; then
     export SKIPDEC_NATIVE_PRESET=tsan
     build

@@ -120,7 +120,7 @@ def _unknown_fused(document: dict[str, Any]) -> None:
 
 
 def _unknown_left_out(document: dict[str, Any]) -> None:
-    """Give an added token an id of another, so that the number of tokens exceeds the ids."""
+    """Give an added token the id of another, so that there are more tokens than ids."""
     _without_some_bytes(document)
     document["model"]["unk_token"] = None
     document["added_tokens"].append(document["added_tokens"][0] | {"content": "<sep>"})

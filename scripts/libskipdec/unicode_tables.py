@@ -1,8 +1,8 @@
-"""Write runtime/native/src/tokenizer/text/tables/character_classes.inc: classes of characters.
+"""Write the classes of characters, runtime/native/src/tokenizer/text/tables/character_classes.inc.
 
-They are those of the `tokenizers` package, found by testing it on every Unicode scalar value, so
-that texts are split alike regardless of the Unicode version of its regular expressions. `--check`
-writes nothing and exits with 1 if the file differs.
+The classes are found by testing the `tokenizers` package on every Unicode scalar value, so that
+texts are split equally whatever the Unicode version of its regular expressions. `--check` writes
+nothing and exits with 1 if the file differs.
 
     python scripts/libskipdec/unicode_tables.py [--check]
 """

@@ -1,1 +1,1 @@
-"""Pages generated from the code and from figures: the reference, benchmarks."""
+"""Pages generated from code and figures: the reference and benchmarks."""

@@ -1,6 +1,7 @@
 """Griffe extension for the API reference that turns this project's docstrings into Markdown.
 
-A worked example (``>>>``) becomes a block of code, and the comment after a field its description.
+A worked example (``>>>``) becomes a block of code; the comment after a field becomes its
+description.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _members(parent: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def _describe(field: griffe.Attribute) -> None:
-    """Set a field's docstring, if missing, to the comment in its line."""
+    """Set a field's docstring, if missing, to the comment on its line."""
     if field.docstring is not None:
         field.docstring.value = field.docstring.value.replace("][", r"]\[")  # not a link
     elif field.lineno is not None and field.lineno == field.endlineno:

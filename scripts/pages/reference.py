@@ -64,7 +64,7 @@ def commands_page() -> str:
 
 
 def file_fields(command: Any) -> list[str]:  # noqa: ANN401  (typer's own type of commands)
-    """Return a line for each field of a command's configurations that has no flag."""
+    """Return a line for each field of a command's configurations that has no option."""
     configurations = getattr(command.callback, CONFIGURATIONS, ())
     return [
         f"* `{field.key}`: {field.info.description or ''} [default: {field.info.default!r}]"

@@ -1,1 +1,1 @@
-"""Reproduce the paper's table: columns, runs, evaluation, tables."""
+"""Reproduce the paper's table."""

@@ -16,7 +16,7 @@ _LARGEST_GAP = 0.1  # maximum difference of average depth, in layers, between th
 
 @dataclass(frozen=True)
 class Depth:
-    """The depth of a row, that of skipdec's preset ``speedup``× on ``num_layers``.
+    """The depth of a row: that of skipdec's preset ``speedup``× on ``num_layers``.
 
     ``horizon`` is the median completion of the data, over which depths are averaged.
     """
@@ -63,10 +63,11 @@ def unified(depth: Depth) -> str:
 
 
 def d3(depth: Depth) -> str | None:
-    """All layers for the first token, then ⌊L·αⁱ⌋, with a floor of the two core layers.
+    """Return all layers for the first token, then ⌊L·αⁱ⌋, with a floor of the two core layers.
 
-    α has three decimals and the mean over the horizon closest to the row's. On 12 layers and 24
-    tokens 6× has none: after 12 layers for the first token, 2 for the others average 2.4.
+    α has three decimals, chosen so that the mean over the horizon is closest to the row's. On 12
+    layers and 24 tokens, 6× has none: 12 layers for the first token and 2 for the others average
+    2.4.
     """
 
     def gap(text: str) -> float:

@@ -17,17 +17,17 @@ from skipdec.engines.manifest import FloatType
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
-UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned for as long
-MIXTURE = "mixture"  # beside COLUMNS: one model for all speed-ups
+UNTUNED, CONTROL = "untuned", "full"  # not in COLUMNS: the base at k×; full depth tuned as long
+MIXTURE = "mixture"  # not in COLUMNS: one model for all speed-ups
 
 
 class ReproductionConfig(ValidatedConfig):
     """A table: models of several seeds, each tuned at every speed-up of every column.
 
-    They start fresh, of ``sizes``, or from the pretrained ``model``: its directory. With
-    ``mixture`` one more model of each seed is tuned at all speed-ups together. ``train`` and
-    ``dev`` are CSV files with the columns of E2E; ``work`` keeps every checkpoint, bundle and
-    evaluation, which are reused if made with the same options. Every tuned model sees
+    They start with new weights of ``sizes``, or from the pretrained ``model`` in that directory.
+    With ``mixture``, one more model of each seed is tuned at all speed-ups together. ``train`` and
+    ``dev`` are CSV files with the columns of E2E. ``work`` keeps every checkpoint, bundle and
+    evaluation, which are reused if they were made with the same options. Every tuned model sees
     ``tuning_steps`` batches after the same base.
     """
 

@@ -6,9 +6,9 @@
     python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work smollm2 \
         --model SmolLM2-135M-Instruct --config scripts/reproduction/smollm2.yaml
 
-Models start fresh, or from the pretrained --model. All results stay in the work directory; the same
-command continues where it was stopped. More columns, speed-ups or seeds later reuse them. See
-docs/benchmarks.md.
+Models start with new weights or from the pretrained --model. All results stay in the work
+directory. The same command continues where it was stopped, and later runs with more columns,
+speed-ups or seeds reuse the results. See docs/benchmarks.md.
 """
 
 from __future__ import annotations

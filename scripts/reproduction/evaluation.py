@@ -20,7 +20,7 @@ from skipdec.engines.manifest import json_digest
 from skipdec.runtime.generator import OpenGenerator
 from skipdec.runtime.schedule.text import format_schedule
 
-RESAMPLED = ("bleu", "rouge_l")  # metrics of which every resample is kept
+RESAMPLED = ("bleu", "rouge_l")  # metrics whose resamples are all kept
 
 # A speed-up whose times were disturbed is NaN, and is read back as such.
 _STORED = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -43,7 +43,7 @@ class CellResult(BaseModel):
 
     @property
     def cell(self) -> Cell:
-        """Its place in the table."""
+        """The result's place in the table."""
         return Cell(self.column, self.speedup)
 
 
@@ -57,10 +57,10 @@ class _Results(BaseModel):
 def evaluate_run(
     config: ReproductionConfig, run: Run, horizon: int, open_generator: OpenGenerator
 ) -> list[CellResult]:
-    """Evaluate the bundle of ``run`` at its schedule; base and mixture at full depth and presets.
+    """Evaluate the bundle of ``run`` at its schedule, or base and mixture at all presets.
 
-    Full depth alternates with the schedules, batch by batch. The result is kept beside the bundle
-    and reused while bundle, prompts and options are the same.
+    Full depth, which base and mixture also report, alternates with the schedules batch by batch.
+    The result is kept beside the bundle and reused while bundle, prompts and options are the same.
     """
     evaluation = _evaluation(config, run, horizon)
     bundle = EngineBundle.open(run.bundle)
@@ -110,7 +110,7 @@ def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> Evaluatio
         batch_size=config.evaluation_batch_size,
         metrics=MetricOptions(lowercase=True),
         resamples=1,  # the table's resamples are drawn below, and kept
-        seconds=0,  # one pass: these are many prompts
+        seconds=0,  # one pass is enough for this many prompts
         equal_lengths=True,  # a bundle tuned to skip may have lost the ability to end at full depth
     )
 
@@ -121,7 +121,7 @@ def _cells(
     evaluation: EvaluationConfig,
     open_generator: OpenGenerator,
 ) -> list[CellResult]:
-    """Return one result for each speed-up of the run, whichever of its columns is named."""
+    """Return one result for each speed-up of the run; the caller sets the columns."""
     found = evaluate(evaluation, open_generator)
     bootstrap = Bootstrap(len(found.prompts), resamples=config.resamples, seed=0)
     by_speedup = {cell.speedup: cell for cell in run.cells}

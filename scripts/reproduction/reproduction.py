@@ -1,4 +1,4 @@
-"""Reproduce the paper's table: models of several seeds, all tuned and evaluated alike."""
+"""Reproduce the paper's table: tune and evaluate models of several seeds in the same way."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def reproduce(
     """Make every missing model, evaluate it, and return all cells of all seeds.
 
     ``config.jobs`` models are tuned at once, in processes that divide the cores; evaluation runs
-    alone, since it measures times. An interrupted run continues.
+    alone, because it measures times. An interrupted run continues.
 
-    Raises UsageError before any work for data that can't be read, by line, for a work directory
-    that can't be written, and for existing models made with other options, data or bases.
+    Raises UsageError before any work, by line, for data that can't be read, and for a work
+    directory that can't be written or has models made with other options, data or bases.
     """
     events = events or Events()
     _check(config)
@@ -68,13 +68,13 @@ def _describe(result: CellResult) -> str:
 
 
 def _horizon(base: Run) -> int:
-    """Return the median completion of the training data, in tokens of the existing ``base``."""
+    """Return the length of the median training completion, in tokens of the existing ``base``."""
     report = TuningReport.model_validate_json((base.checkpoint / REPORT_NAME).read_bytes())
     return report.data.median_completion
 
 
 def _turn(config: ReproductionConfig, run: Run) -> tuple[int, int, int]:
-    """Return the order: column by column, one row of all seeds after another, the control first."""
+    """Return a sort key: by column, then by row with all seeds, the control first."""
     cell = run.cells[0]
     column = config.columns.index(cell.column) if cell.column in config.columns else -1
     return column, cell.speedup, run.seed
@@ -97,7 +97,7 @@ def _check(config: ReproductionConfig) -> None:
 
 
 def _check_inputs(config: ReproductionConfig) -> None:
-    """Record of what the models of the work directory are made, or compare it with that."""
+    """Record the inputs of the models in the work directory, or compare them with the record."""
     found = {"train": sha256(config.train.read_bytes()).hexdigest(), "model": None}
     if config.model is not None:
         found["model"] = open_checkpoint(CheckpointSource(model=str(config.model))).content
@@ -117,7 +117,7 @@ def _check_inputs(config: ReproductionConfig) -> None:
 
 @contextmanager
 def _processes(config: ReproductionConfig) -> Iterator[Executor]:
-    """Run processes for the models."""
+    """Run the processes that make models."""
     executor = ProcessPoolExecutor(config.jobs, get_context("spawn"), initializer=prepare_process)
     try:
         yield executor

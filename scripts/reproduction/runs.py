@@ -27,8 +27,8 @@ class Cell:
 class Run:
     """One model: its tuning, its directory, and the cells that it fills.
 
-    Its bundle contains the schedule of those cells. Cells share a run if their columns run the same
-    layers: SkipDecode and unified at 6× on 12 layers are both layers 0 and 11.
+    Its bundle contains the schedule of those cells. Cells share a run if they run the same layers:
+    SkipDecode and unified at 6× on 12 layers both run layers 0 and 11.
     """
 
     seed: int
@@ -49,7 +49,7 @@ class Run:
 
 
 def base_run(config: ReproductionConfig, seed: int) -> Run:
-    """Return the fresh or pretrained model of ``seed``, trained at full depth."""
+    """Return the new or pretrained model of ``seed``, trained at full depth."""
     if config.model is None:
         start: dict[str, Any] = {"from_scratch": config.sizes, "vocab_size": config.vocab_size}
     else:

@@ -37,16 +37,14 @@ class Table:
     results: Sequence[CellResult]
 
     def of(self, cell: Cell) -> list[CellResult]:
-        """Return one result per seed, in the order of the configuration; empty for a cell without a
-        schedule.
-        """
+        """Return a result per seed, in the configuration's order; none without a schedule."""
         found = (result for result in self.results if result.cell == cell)
         return sorted(found, key=lambda result: self.config.seeds.index(result.seed))
 
     def difference(self, cell: Cell, metric: str) -> Estimate:
-        """Return the mean over seeds minus that of full depth tuned for as long.
+        """Return the mean over seeds minus that of full depth tuned equally long.
 
-        Paired twice: seed by seed (both from one base), and by prompt (both on one resample).
+        Both are paired by seed (they have one base) and by prompt (they use one resample).
         """
         difference = self._mean(cell, metric) - self._mean(Cell(CONTROL, 1), metric)
         return difference.estimate(_CONFIDENCE)

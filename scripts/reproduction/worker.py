@@ -19,7 +19,7 @@ from skipdec.exporter.config import ExportConfig
 
 
 def prepare_process() -> None:
-    """Prepare the process for its runs: no output, an end with its parent."""
+    """Prepare the process for its runs: silence its output, and end it with its parent."""
     from transformers.utils import logging
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -28,7 +28,7 @@ def prepare_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit with the parent, as a killed script would otherwise leave trainings running."""
+    """Exit with the parent, because a killed script would otherwise leave trainings running."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -47,7 +47,7 @@ def make(run: Run, threads: int) -> float:
     begin = perf_counter()
     tuned = _is_tuned(run)
     if not tuned:
-        shutil.rmtree(run.bundle, ignore_errors=True)  # of a checkpoint that is gone
+        shutil.rmtree(run.bundle, ignore_errors=True)  # its checkpoint is missing
         _tune(run)
     if not tuned or not _is_exported(run):
         from skipdec.exporter.pipeline.exporting import export

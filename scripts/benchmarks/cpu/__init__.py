@@ -1,1 +1,1 @@
-"""The figures of a CPU that README.md and docs/benchmarks.md show."""
+"""The CPU figures of README.md and docs/benchmarks.md."""

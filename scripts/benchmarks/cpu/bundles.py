@@ -1,4 +1,4 @@
-"""Bundles to measure: exported once with random weights of real sizes, and opened."""
+"""Exports bundles to measure, with random weights of real sizes, and opens them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bundles:
     def variant(self, model: str, kind: str, *, rows: int = 1, context: int = 160) -> Variant:
         """Open a generator until ``close``, with weights copied to process memory.
 
-        The pages of mapped weights would be placed differently for each file.
+        Mapped weights would have different page placements for each file.
         """
         own = not kind.endswith("onnxruntime")  # ONNX Runtime's operators copy weights anyway
         generator = Generator.open(

@@ -3,10 +3,10 @@
     python scripts/bench.py cpu --work /tmp/bench
     python scripts/bench.py cpu --work /tmp/bench --parts restaurants --data dev.csv
 
-Each processor has a file of figures, docs/benchmarks/cpu/NAME.json; each part is written to it as
-soon as it is measured, and "restaurants" to docs/benchmarks/one-model.json. Without --parts, the
-missing ones are measured. Weights are random (seeded) at real sizes: about 20 GB of disk, half an
-hour on 2 cores, mostly for exports. Run nothing else meanwhile.
+Each processor has a file of figures, docs/benchmarks/cpu/NAME.json, to which each part is written
+as soon as it is measured; "restaurants" goes to docs/benchmarks/one-model.json. Without --parts,
+the missing parts are measured. Weights are random (seeded) at real sizes. A run takes about 20 GB
+of disk and half an hour on 2 cores, mostly for exports. Run nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ PARTS: dict[str, Callable[[Bundles], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Measure the requested parts one by one, and print what they found."""
+    """Measure the requested parts one by one, and print their figures."""
     restart_with_huge_pages()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", type=Path, required=True, help="directory for bundles (kept)")

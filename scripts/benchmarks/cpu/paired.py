@@ -1,8 +1,8 @@
 """Time decode steps of several bundles alternately, in one process with one thread pool.
 
 A shared machine may be 20 % faster or slower a minute later, and a neighbour's burst lasts
-milliseconds. Each round therefore runs one step of each variant, so that a disturbance hits all,
-and a ratio is the median of the rounds' ratios.
+milliseconds. Each round therefore runs one step of each variant, so that a disturbance hits all of
+them, and a ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def paired_calls(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[
 
 
 def _figures(timed: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the milliseconds of each variant, and its ratio to the first one by the meter."""
+    """Return the milliseconds of each variant, and the meter's ratio of it to the first one."""
     turns, first = Turns(timed, items=1), next(iter(timed[0]))
     return {
         "timings": {name: summary([turn[name] for turn in timed]) for name in timed[0]},

@@ -1,4 +1,4 @@
-"""Speed and quality of examples/restaurants: docs/benchmarks/one-model.json, table, chart.
+"""Speed and quality of examples/restaurants, for docs/benchmarks/one-model.json, table and chart.
 
 The model runs in int8 at full depth, 2x and 4x on E2E's development set, batches of 1 and 8,
 alternating for several rounds, two minutes per round on one core. Existing rounds are not repeated.
@@ -26,7 +26,7 @@ _ROUNDS = 3
 
 
 def measure_and_draw(data: Path, work: Path) -> None:
-    """Measure what is missing in ``work``, write the figures and the chart, print the table."""
+    """Measure the rounds missing in ``work``, write the figures and the chart, print the table."""
     figures = measure(data, work)
     FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     draw(figures, PICTURE)
@@ -34,7 +34,7 @@ def measure_and_draw(data: Path, work: Path) -> None:
 
 
 def measure(data: Path, work: Path) -> dict[str, Any]:
-    """Run what is missing in ``work`` and return the figures of all rounds."""
+    """Run the rounds missing in ``work`` and return the figures of all rounds."""
     bundle = work / "restaurants-int8"
     if not bundle.exists():
         model = ROOT / "examples" / "restaurants"

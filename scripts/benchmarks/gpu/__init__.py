@@ -1,1 +1,1 @@
-"""The GPU check: its figures, and the page that they become."""
+"""The GPU check: its figures and its page."""

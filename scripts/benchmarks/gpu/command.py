@@ -1,10 +1,11 @@
-"""Run the GPU check, part by part in order of worth; scripts/gpu_check.sh calls it.
+"""Run the GPU check, part by part, most valuable first; scripts/gpu_check.sh calls it.
 
     python scripts/bench.py gpu --out /tmp/check --seconds 540
 
-What a part prints becomes OUT/PART.txt, and OUT/gpu-check.md is the page of all parts. A part whose
-file is there is not run again: another call continues where one stopped. What does not fit into a
-call's seconds is left to the next one. --work keeps bundles between calls on one machine.
+A part's output becomes OUT/PART.txt, and OUT/gpu-check.md is the page of all parts. A part whose
+file exists is not run again, so that a call continues where the last one stopped. Parts that do not
+fit into a call's seconds are left to the next one. --work keeps bundles between calls on one
+machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SCRIPTS = Path(__file__).parents[2]
 _HANGS = 4  # times the expected seconds
 _KILLED = 124  # exit code of ``timeout``
 
-# The same parts on host memory, behind the device's interface, and small.
+# The same parts, but small, and on host memory behind the device's interface.
 REHEARSAL: dict[str, Any] = {
     "model": "opt-125m",
     "device": "rehearsal",
@@ -40,7 +41,7 @@ REHEARSAL: dict[str, Any] = {
 
 
 def main() -> int:
-    """Run what is left; return 1 if a part failed or an aim was missed."""
+    """Run the remaining parts; return 1 if a part failed or an aim was missed."""
     arguments = _arguments()
     deadline = time.monotonic() + arguments.seconds
     config = CheckConfig(work=arguments.work.absolute(), tests=tuple(arguments.tests))
@@ -71,7 +72,7 @@ def _is_done(part: Part, result: Path, config: CheckConfig) -> bool:
 
 
 def _run(part: Part, config: CheckConfig, result: Path, seconds: float) -> bool:
-    """Run a part for at most ``seconds``; keep what it printed, or else why it failed."""
+    """Run a part for at most ``seconds``; keep its output, or else the reason why it failed."""
     _say(f"{part.name}: about {part.seconds:.0f} s")
     start = time.monotonic()
     ended = run_limited(part.command(config), seconds)

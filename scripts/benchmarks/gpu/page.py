@@ -1,4 +1,4 @@
-"""The Markdown page of a GPU check: aims, tables of figures, and the words of what failed."""
+"""The Markdown page of a GPU check: aims, tables of figures, and messages of failed parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipdec.engines.host.gpus import survey_gpus
 AIMS = {"full": 1.0, "2x": 0.6, "5x": 0.3}
 
 _PACKAGES = ("skipdec", "onnxruntime-gpu", "onnxruntime", "tensorrt", "torch")
-_SHOWN = 1500  # last characters of words
+_SHOWN = 1500  # last characters of messages
 _BENCH = (  # fields of a measurement of ``skipdec bench``
     "batch_size",
     "name",
@@ -31,7 +31,7 @@ _BENCH = (  # fields of a measurement of ``skipdec bench``
 
 
 def page(out: Path, config: CheckConfig) -> str:
-    """Return the page of all results in ``out``, and of the parts that are missing."""
+    """Return the page of all results in ``out`` and the missing parts."""
     gpus = ", ".join(gpu.name for gpu in survey_gpus().gpus) or "no GPU: a rehearsal"
     lines = [f"# {config.model} float16 on {gpus}", ""]
     lines += [
@@ -62,7 +62,7 @@ def judged_aims(out: Path) -> Iterator[tuple[str, str, bool | None]]:
 
 
 def _found(out: Path, name: str) -> list[str]:
-    """Return a table of the figures of a part, or its words."""
+    """Return a table of the figures of a part, or its message."""
     failed, printed = out / f"{name}.failed", out / f"{name}.txt"
     result = _result(out, name)
     rows = result.get("baselines") or result.get("costs") or ([result] if result else [])
@@ -77,7 +77,7 @@ def _found(out: Path, name: str) -> list[str]:
 
 
 def _result(out: Path, name: str) -> dict[str, Any]:
-    """Return the JSON object that a part printed; empty if it printed words, or has not run."""
+    """Return the JSON object that a part printed; empty if it printed a message or has not run."""
     try:
         found = json.loads((out / f"{name}.txt").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

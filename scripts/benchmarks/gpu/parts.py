@@ -1,6 +1,6 @@
-"""The parts of the GPU check, in order of worth: what each proves, how it runs, how long it takes.
+"""The parts of the GPU check, most valuable first, with their commands and durations.
 
-A part is a program that ends with 0 if all is well; what it prints is a JSON object, or words.
+A part is a program that exits with 0 if all is well and prints a JSON object or a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
-    """What is measured; ``work`` keeps bundles, which a fresh machine does not have."""
+    """Options of the check; ``work`` keeps bundles, which a new machine does not have."""
 
     work: Path
     model: str = "opt-1.3b"
@@ -43,7 +43,7 @@ class CheckConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part; ``seconds`` are expected on an H100, and four times that is a hang."""
+    """One part; ``seconds`` are expected on an H100, and four times that counts as a hang."""
 
     name: str
     proves: str
@@ -56,7 +56,7 @@ def _program(name: str, *arguments: str) -> list[str]:
 
 
 def _tests(config: CheckConfig) -> list[str]:
-    """Return the command of tests on CUDA; a rehearsal runs those on host memory instead."""
+    """Return the command of the tests on CUDA; a rehearsal runs those on host memory instead."""
     chosen = ["-m", "not gpu and not slow"]
     if config.device == "cuda":
         chosen = ["-m", "gpu", "-n", "8", "--dist", "worksteal"]
@@ -83,7 +83,7 @@ def _export(config: CheckConfig) -> list[str]:
             "--quiet",
         ),
         *("--load-format=dummy", "--no-verify"),
-        "--kernels=onnxruntime",  # the only ones that GPUs support
+        "--kernels=onnxruntime",  # the only kernels for GPUs
         f"--max-seq-len={config.prompt_length + config.num_tokens}",
     )
 

@@ -1,4 +1,4 @@
-"""Measure a running batch of one bundle on a device beside static batches; check its texts.
+"""Measure a running batch of one bundle on a device against static batches; check its texts.
 
     python scripts/benchmarks/gpu/running_batch.py opt-1.3b-fp16 cuda 8 128 64 full 2x 4x
 
@@ -66,7 +66,7 @@ def together(engine: RunningBatch, wanted: list[Wanted]) -> list[CompletionOutpu
 
 
 def in_static_batches(generator: Generator, wanted: list[Wanted], rows: int) -> None:
-    """Run up to ``rows`` requests of one schedule together, then the next ones."""
+    """Run requests of one schedule in batches of up to ``rows``, one after another."""
     for schedule in dict.fromkeys(one.schedule for one in wanted):
         alike = [one for one in wanted if one.schedule == schedule]
         for start in range(0, len(alike), rows):

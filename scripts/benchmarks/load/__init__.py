@@ -1,1 +1,1 @@
-"""A load generator: requests to a server, Triton or an engine, and their clients' view."""
+"""A load generator: sends requests to a server, Triton or an engine, and measures as a client."""

@@ -27,7 +27,7 @@ class Result:
     )  # times, and tokens that arrived together
     end: float = 0.0
     error: str | None = None
-    left: bool = False  # its client left before the end
+    left: bool = False  # the client left before the end
 
     @property
     def tokens(self) -> int:
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def is_whole(self) -> bool:
-        """True if it was answered completely."""
+        """True if the request was answered completely."""
         return self.error is None and not self.left
 
     @property
@@ -57,7 +57,7 @@ class Result:
 
     @property
     def latency(self) -> float:
-        """Seconds until its end."""
+        """Seconds until the request ended."""
         return self.end - self.due
 
 

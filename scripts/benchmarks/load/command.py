@@ -6,7 +6,7 @@
 
 Closed loop: ``--clients`` clients, each of which sends its next request when its last one has ended
 (twice the slots saturate a server). Open loop: ``--rate`` requests per second as a Poisson process;
-times count from when a request was due. Prompts are random token ids of ``--lengths``, or those of
+times count from when a request was due. Prompts are random token ids of ``--lengths``, or come from
 ``--file``, with lines as in ``skipdec generate --input``: {"prompt": …, "max_tokens": …}. Texts are
 greedy unless a line says otherwise, and always have max_tokens (16) tokens.
 """
@@ -59,7 +59,7 @@ async def triton_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def engine_client(arguments: argparse.Namespace) -> AsyncIterator[Client]:
-    """Open a bundle here with one thread pool, as `skipdec serve` does."""
+    """Open a bundle in this process with one thread pool, as `skipdec serve` does."""
     from benchmarks.load.engine import EngineClient
     from skipdec import AsyncEngine, use_shared_thread_pool
 

@@ -1,4 +1,4 @@
-"""Figures of a load: time to first token and between tokens, throughput, goodput, errors."""
+"""Figures of a load: time to first token, gaps between tokens, throughput, goodput, errors."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Figures:
     def of(cls, results: Sequence[Result], objectives: Objectives) -> Figures:
         """Summarise results.
 
-        Throughput counts tokens from when a fifth of all requests had ended until the last one was
-        sent, which excludes an empty server and one that runs out of requests.
+        Throughput counts tokens from when a fifth of all requests has ended until the last one is
+        sent. This excludes the times when the server is empty or runs out of requests.
         """
         whole = [result for result in results if result.is_whole]
         start = min(result.due for result in results)

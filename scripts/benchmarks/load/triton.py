@@ -33,10 +33,10 @@ class TritonClient:
     async def stream(self, request: LoadRequest) -> AsyncIterator[AsyncIterator[int]]:
         """Send a request; leaving the block cancels the gRPC call."""
 
-        async def asked() -> AsyncIterator[dict[str, Any]]:
+        async def inputs() -> AsyncIterator[dict[str, Any]]:
             yield {"model_name": self._model, "inputs": _inputs(request)}
 
-        responses = self._client.stream_infer(asked())
+        responses = self._client.stream_infer(inputs())
         try:
             yield _events(responses)
         finally:

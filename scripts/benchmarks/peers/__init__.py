@@ -1,1 +1,1 @@
-"""Other engines beside skipdec, and the verdict on them."""
+"""Comparison of skipdec with other engines."""

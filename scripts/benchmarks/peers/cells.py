@@ -22,7 +22,7 @@ _SEEDS = itertools.count()
 
 
 class WorkerError(Exception):
-    """Raised if an engine can't run here, or stopped."""
+    """Raised if an engine can't run here or has stopped."""
 
 
 class Worker:
@@ -93,7 +93,7 @@ def one_core_busy() -> Iterator[None]:
 class Cell:
     """One measurement in milliseconds; ``goal`` is the fastest peer's time ÷ ours.
 
-    With one core busy, peers have the configurations that were fastest in the ``quiet`` cell.
+    With one core busy, peers use the configurations that were fastest in the ``quiet`` cell.
     """
 
     name: str

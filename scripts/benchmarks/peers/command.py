@@ -5,10 +5,10 @@
 
 OPT runs beside CTranslate2 and OpenVINO; LLaMA and Qwen2 beside OpenVINO, llama.cpp and, in int4,
 ONNX Runtime GenAI.
-Threads and prompts are the same, too. One engine's process (worker.py) is in memory at a time, and
-each is started three times, in an order that rotates: a cell's time is the median over its starts,
+All engines have the same threads and prompts. One engine's process (worker.py) runs at a time, and
+each is started three times, in an order that rotates. A cell's time is the median over its starts,
 and a goal is reached only if the spread of the starts allows no other verdict (verdict.py). Steps
-are also timed while an endless loop keeps one core busy. First each peer is tried with all of
+are also timed while an endless loop keeps one core busy. First, each peer is tried with all of
 configurations.py, once per processor and model (--search repeats it); the fastest per cell is
 compared. Figures go to docs/benchmarks/peers/NAME.json, one file per processor, and are printed.
 The peers get their own environment, .venv-peers, from constraints.txt. Weights are random (seeded)

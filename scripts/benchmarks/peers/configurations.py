@@ -2,9 +2,9 @@
 
 skipdec copies its weights into memory; its steps are those of ``skipdec bench BUNDLE --prompt-len
 32 --gen-len 44 --config FILE`` with ``weights: copied`` in the file.
-CTranslate2's compute types are those that it offers on a CPU for int8 weights (its products come
-from MKL on Intel processors; forced on an AMD EPYC, they took eight times as long). By default
-OpenVINO runs bfloat16 if the processor supports it, an 8-bit KV cache and activations quantised in
+CTranslate2's compute types are those that it offers on a CPU for int8 weights. Its products come
+from MKL on Intel processors; forced on an AMD EPYC, MKL took eight times as long. By default,
+OpenVINO uses bfloat16 if the processor supports it, an 8-bit KV cache, and activations quantised in
 groups of 32, its fastest precisions; its guides recommend tuning the group size. Its own pipeline
 (openvino-genai, with either attention backend) is tested beside optimum-intel's. llama.cpp is
 compiled for this processor, without mmap, and repacks weights of 4 bits, its default.

@@ -21,14 +21,14 @@ _COMPILED_FOR_THIS_PROCESSOR = {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}  # llama.cpp; 
 
 @dataclass(frozen=True)
 class Model:
-    """A random model: ``options`` have Hugging Face's names; omitted values are its defaults."""
+    """A random model; ``options`` have Hugging Face's names and defaults."""
 
-    config: str = "OPTConfig"  # of transformers
+    config: str = "OPTConfig"  # a class of transformers
     options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def is_opt(self) -> bool:
-        """Whether it is an OPT."""
+        """True if the model is an OPT."""
         return self.config == "OPTConfig"
 
 
@@ -100,7 +100,7 @@ class Environment:
         return self.path / "bin/python"
 
     def prepare(self) -> None:
-        """Create it unless it was created from the same list."""
+        """Create the environment unless it was created from the same list."""
         stamp = self.path / "stamp"
         wanted = hashlib.sha256(CONSTRAINTS.read_bytes()).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
@@ -146,7 +146,7 @@ class Environment:
     def _conversions(
         self, model: str, weights: str, checkpoint: Path
     ) -> dict[str, tuple[str, tuple[str | Path, ...]]]:
-        """Return by engine the output's name, and the command, with ``{output}`` in its place."""
+        """Return, by engine, the output's name and the command, with ``{output}`` in its place."""
         found: dict[str, tuple[str, tuple[str | Path, ...]]] = {
             "skipdec": (
                 "skipdec",

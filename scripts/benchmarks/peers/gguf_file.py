@@ -66,7 +66,7 @@ def _write_plain(checkpoint: Path, output: Path) -> None:
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("none")
     with safe_open(checkpoint / "model.safetensors", "numpy") as tensors:
-        for name in tensors.keys():  # noqa: SIM118, it is no mapping
+        for name in tensors.keys():  # noqa: SIM118  (not a mapping)
             values = tensors.get_tensor(name)
             if family == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
                 values = _pairs(values, head_size)

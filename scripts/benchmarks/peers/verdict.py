@@ -1,4 +1,4 @@
-"""Judge which of two engines is faster, and by how much, across several starts.
+"""Judge across several starts which of two engines is faster, and by how much.
 
 An engine's time for a cell is the median over its starts; its spread is from the fastest to the
 slowest start. A goal is reached if even their fastest start over our slowest reaches it, and missed
@@ -54,7 +54,7 @@ def with_spread(times: Sequence[float]) -> str:
 
 
 def rows(cells: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    """Yield a row per cell: what, each engine's time, the ratio to the fastest peer, verdict."""
+    """Yield a row per cell: name, each engine's time, ratio to the fastest peer, verdict."""
     for what, cell in cells.items():
         times: Mapping[str, Sequence[float]] = cell["times"]
         peers = [found for engine, found in times.items() if engine != "skipdec"]
