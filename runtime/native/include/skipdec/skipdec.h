@@ -23,12 +23,12 @@
  * Ownership: the library owns everything that a function returns; the comment names the object
  *   whose lifetime it shares. Strings are UTF-8 and end with a zero byte.
  * Forks: threads do not survive a fork. In a child, functions refuse the engines and requests of
- *   its parent with SKIPDEC_USAGE, but for those that read what never changes: an engine's facts,
- *   its tokenizer, a request's prompt and schedule. Releasing them does nothing. A child can open
- *   an engine only if its parent had none open when it forked.
- * Structs: those that a caller owns begin with their size, and a library that knows more fields
- *   than the caller uses their defaults. The *_init functions write size and defaults. Structs that
- *   the library owns may grow at their end.
+ *   its parent with SKIPDEC_USAGE, except those that read immutable data: an engine's facts, its
+ *   tokenizer, a request's prompt and schedule. Releasing them does nothing. A child can open an
+ *   engine only if its parent had none open when it forked.
+ * Structs: structs that the caller owns begin with their size. If the library knows more fields
+ *   than the caller, it uses their defaults. The *_init functions write size and defaults. Structs
+ *   that the library owns may grow at their end.
  */
 #ifndef SKIPDEC_H
 #define SKIPDEC_H
@@ -47,13 +47,13 @@ extern "C" {
 #endif
 
 /* Increases when something is added. A program runs with any library whose version is at least that
- * of the header it was compiled with. */
+ * of the header with which it was compiled. */
 #define SKIPDEC_ABI_VERSION 4
 
 typedef enum skipdec_status {
   SKIPDEC_OK = 0,
   SKIPDEC_USAGE = 1,       /* an argument is not allowed */
-  SKIPDEC_BUNDLE = 2,      /* the bundle is damaged, incomplete or of another version */
+  SKIPDEC_BUNDLE = 2,      /* the bundle is damaged, incomplete or of another format version */
   SKIPDEC_SCHEDULE = 3,    /* the exit schedule is invalid or does not fit the bundle */
   SKIPDEC_CAPACITY = 4,    /* not enough rows, positions or KV memory */
   SKIPDEC_ENVIRONMENT = 5, /* this machine lacks something, e.g. ONNX Runtime */
@@ -72,7 +72,7 @@ typedef struct skipdec_score skipdec_score;
 
 /* ---- the library ---- */
 
-/* Returns SKIPDEC_ABI_VERSION of the library, not of the header. */
+/* Returns the SKIPDEC_ABI_VERSION of the library, not of the header. */
 SKIPDEC_API uint32_t skipdec_abi_version(void);
 /* Returns the library's version, e.g. "0.1.0". */
 SKIPDEC_API const char* skipdec_version(void);
@@ -86,7 +86,7 @@ SKIPDEC_API const char* skipdec_status_name(skipdec_status status);
 
 typedef enum skipdec_verify {
   SKIPDEC_VERIFY_FULL = 0,  /* hash every file */
-  SKIPDEC_VERIFY_GRAPHS = 1 /* hash all but weights, and compare their sizes */
+  SKIPDEC_VERIFY_GRAPHS = 1 /* hash all files but weights, whose sizes are compared */
 } skipdec_verify;
 
 typedef enum skipdec_weights {
@@ -94,8 +94,8 @@ typedef enum skipdec_weights {
   SKIPDEC_WEIGHTS_COPIED = 1  /* copy them to memory of this process, in huge pages if available */
 } skipdec_weights;
 
-/* Which clients reuse a cached prompt prefix. A client that shares prefixes can learn, from the
- * time to first token, what others sent. */
+/* Which clients reuse a cached prompt prefix. From the time to first token, a client that shares
+ * prefixes can learn what others sent. */
 typedef enum skipdec_prefix_cache {
   SKIPDEC_PREFIX_CACHE_OFF = 0,    /* cache no prefixes */
   SKIPDEC_PREFIX_CACHE_SHARED = 1, /* share them among all clients */
@@ -117,10 +117,10 @@ typedef struct skipdec_options {
   const char* admission;      /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
   int32_t prefix_cache;       /* a skipdec_prefix_cache; default SKIPDEC_PREFIX_CACHE_SHARED */
   const char* onnxruntime;    /* path of libonnxruntime; NULL: search for it */
-  /* Guesses tokens in advance and checks several in one pass, which changes no text: "own" (what
-   * followed in texts of this engine), "lookup" (in the request's own text), "ends:3" (3 of the
-   * layers), "trained" (the bundle's draft layer), "own+ends:3" in this order, with limits
-   * "own,tokens=4", "auto" (what the bundle recommends), NULL or "off" (none). See docs/cpp.md. */
+  /* Drafts: guesses of the next tokens, of which one pass checks several. They change no text.
+   * "own" (from texts of this engine), "lookup" (from the request's own text), "ends:3" (3 of the
+   * layers), "trained" (the bundle's draft layer), "own+ends:3" (in this order), "own,tokens=4"
+   * (with limits), "auto" (what the bundle recommends), NULL or "off" (none). See docs/cpp.md. */
   const char* draft;
 } skipdec_options;
 
@@ -140,8 +140,9 @@ SKIPDEC_API skipdec_status skipdec_engine_drain(skipdec_engine* engine, double t
 /* Waits for the current step, ends all requests and frees the engine. Callbacks get a last delta
  * for each completion, with finish_reason "abort" and stop_reason "closed"; other calls for those
  * requests return SKIPDEC_CLOSED. Requests stay readable until they are released. Drains and scores
- * that wait in other threads end. Other calls with ``engine`` must have returned, as before free(),
- * and only callbacks may begin one. ``engine`` may be NULL. Returns SKIPDEC_USAGE in a callback. */
+ * that wait in other threads end. As before free(), all other calls with ``engine`` must have
+ * returned, and only callbacks may begin one. ``engine`` may be NULL. Returns SKIPDEC_USAGE in a
+ * callback. */
 SKIPDEC_API skipdec_status skipdec_engine_close(skipdec_engine* engine);
 
 /* Describes an open bundle. Valid until the engine is closed. */
@@ -169,8 +170,8 @@ typedef struct skipdec_stats {
   double prefill_seconds, decode_seconds, sampling_seconds, scoring_seconds;
   int64_t draft_steps;           /* calls of layers that drafted */
   int64_t draft_tokens;          /* guesses that passes checked */
-  int64_t accepted_draft_tokens; /* those of them that were right */
-  double draft_seconds;          /* of decode_seconds, time spent on drafts before their passes */
+  int64_t accepted_draft_tokens; /* guesses that were right */
+  double draft_seconds;          /* part of decode_seconds spent on drafts before their passes */
   int64_t drafting;              /* guesses per row and pass now; 0: none */
 } skipdec_stats;
 
@@ -189,7 +190,7 @@ typedef struct skipdec_delta {
   int64_t index;            /* index of the completion in its request, 0 … n-1 */
   const int64_t* token_ids; /* [num_tokens], which is 0 or 1 */
   size_t num_tokens;
-  const char* text; /* complete characters; "" while one, or a stop string, is incomplete */
+  const char* text; /* complete characters; "" while a character or stop string is incomplete */
   size_t num_bytes; /* length of text, which may hold zero bytes */
   const char* finish_reason;       /* "stop", "length", "abort" or "error"; NULL while it runs */
   const char* stop_reason;         /* the stop string or the error; NULL: none */
@@ -197,13 +198,14 @@ typedef struct skipdec_delta {
   int64_t layers;                  /* number of decoder layers that the token ran */
   const skipdec_logprob* logprobs; /* [num_logprobs], chosen token first; or NULL */
   size_t num_logprobs;
-  int32_t drafted; /* 1: the token is a right guess, behind which the completion went on */
+  int32_t drafted; /* 1: the token is a right guess, after which the completion continued */
 } skipdec_delta;
 
-/* Receives each delta of a request, in order, on the engine's thread, which waits for it. ``delta``
- * and what it points to are valid until the callback returns. The last delta of each completion has
- * a finish_reason ("error" if the engine failed, "abort" if it was closed) and comes exactly once,
- * unless the request is released earlier. A return value other than 0 cancels the request.
+/* Receives each delta of a request, in order, on the engine's thread, which waits for it.
+ * ``delta`` and its pointers are valid until the callback returns. The last delta of each
+ * completion has a finish_reason ("error" if the engine failed, "abort" if it was closed) and comes
+ * exactly once, unless the request is released earlier. A return value other than 0 cancels the
+ * request.
  *
  * A callback may submit, cancel and release requests, including its own, and poll any request (with
  * a timeout of 0). Waiting for a request of this engine, scoring, draining and closing it return
@@ -215,7 +217,7 @@ typedef int (*skipdec_callback)(void* user_data, const skipdec_delta* delta);
 typedef struct skipdec_params {
   size_t size;
   int64_t max_tokens; /* default 16; 0: up to the last position */
-  /* The next five are by default unset, which is NaN, and INT64_MIN for top_k: the bundle's own
+  /* The next five are unset by default: NaN, and INT64_MIN for top_k. Unset ones take the bundle's
    * defaults, or else 1, 0, 1, 0 and 1. */
   double temperature;        /* 0: the most probable token */
   int64_t top_k;             /* 0: off */
@@ -239,14 +241,14 @@ typedef struct skipdec_params {
   /* "full", "2x", "4x:horizon=64", JSON as `skipdec schedule show --json` prints it,
    * or a path that ends in .json; NULL: the engine's default. */
   const char* schedule;
-  /* Seconds from now after which it ends with "abort": at once if negative; 0: never. */
+  /* Seconds from now after which the request ends with "abort"; negative: at once; 0: never. */
   double deadline;
   skipdec_callback callback; /* NULL: the caller uses skipdec_request_next */
   void* user_data;           /* passed to the callback; not copied */
   const char* client; /* name of the caller; clients take turns, one request each; NULL: none */
-  const char* draft;  /* "off": no drafts for this request; NULL: as the engine was opened */
-  /* 1: texts are chats that the bundle's template has rendered. They are put into no prompt
-   * template and get no special tokens, which the template writes. */
+  const char* draft;  /* "off": no drafts for this request; NULL: the engine's drafts */
+  /* 1: texts are chats that the bundle's template has rendered. They get neither a prompt template
+   * nor special tokens, which the chat template writes. */
   int32_t rendered_chat;
 } skipdec_params;
 
@@ -308,9 +310,9 @@ typedef struct skipdec_completion {
   double time_to_first_token;      /* seconds from submission */
   double seconds;                  /* seconds from the first token to the last */
   const double* token_seconds;     /* [num_tokens] seconds from submission to each token */
-  int64_t passes;                  /* decode steps that it took part in */
-  int64_t drafted;                 /* guesses that they checked; 0 without drafts */
-  int64_t accepted;                /* guesses that were right: passes + accepted tokens came */
+  int64_t passes;                  /* decode steps in which it took part */
+  int64_t drafted;                 /* guesses that those steps checked; 0 without drafts */
+  int64_t accepted;                /* right guesses; these steps gave passes + accepted tokens */
 } skipdec_completion;
 
 /* Returns completion ``index`` of a request that has ended; SKIPDEC_USAGE if it is still running.
@@ -324,9 +326,9 @@ SKIPDEC_API skipdec_status skipdec_request_prompt(skipdec_request* request,
 SKIPDEC_API skipdec_status skipdec_request_schedule(skipdec_request* request,
                                                     const char** schedule);
 /* Returns the indices, [count] in ascending order, of the layers that a token with ``count`` layers
- * ran; ``count`` is a value from a completion's ``layers``. A schedule has one set of layers for
- * each number. They are valid until the request is released. Returns SKIPDEC_USAGE for a number
- * that no token of the schedule runs. */
+ * ran; ``count`` is a value from a completion's ``layers``. For each count, a schedule has one set
+ * of layers. The indices are valid until the request is released. Returns SKIPDEC_USAGE for a count
+ * that no token of the schedule has. */
 SKIPDEC_API skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
                                                   const int64_t** layers);
 
@@ -338,7 +340,7 @@ SKIPDEC_API void skipdec_request_release(skipdec_request* request);
 
 /* Computes the log-probabilities of ``continuation`` after ``prompt``, each token at the depth at
  * which it would be generated. Blocks until the engine has run it between two steps. ``schedule``
- * is as in skipdec_params. On success the caller owns ``*score`` and releases it. */
+ * is as in skipdec_params. On success, the caller owns ``*score`` and releases it. */
 SKIPDEC_API skipdec_status skipdec_score_tokens(skipdec_engine* engine, const int64_t* prompt,
                                                 size_t prompt_tokens, const int64_t* continuation,
                                                 size_t continuation_tokens, const char* schedule,

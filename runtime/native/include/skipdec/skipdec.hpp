@@ -1,4 +1,4 @@
-// C++17 interface of libskipdec: owning handles, exceptions, ranges of deltas.
+// The C++17 interface of libskipdec: owning handles, exceptions, ranges of deltas.
 //
 //   skipdec::Engine engine("opt-1.3b-int8", skipdec::Options().schedule("4x"));
 //   skipdec::Request request = engine.submit("The capital of France is",
@@ -34,7 +34,7 @@ namespace skipdec {
 using Seconds = std::chrono::duration<double>;
 inline constexpr Seconds kForever{-1};
 
-// Reports a failed call: its message is that of skipdec_last_error().
+// A failed call; the message is that of skipdec_last_error().
 class Error : public std::runtime_error {
  public:
   Error(skipdec_status status, const std::string& message)
@@ -53,7 +53,7 @@ inline void check(skipdec_status status) {
 }
 
 // Returns ``text`` as a C string; throws Error if it contains a zero byte, which would truncate it.
-inline const char* zero_ended(const std::string& text, const char* name) {
+inline const char* null_terminated(const std::string& text, const char* name) {
   if (text.find('\0') != std::string::npos) {
     throw Error(SKIPDEC_USAGE, std::string(name) + " | has a zero byte; allowed: text without one");
   }
@@ -81,7 +81,7 @@ using Stats = skipdec_stats;
 // The prompt of a call: a view of a text, or of token ids, which must live until the call returns.
 class Prompt {
  public:
-  Prompt(const std::string& text) : view_{detail::zero_ended(text, "prompt"), nullptr, 0} {}
+  Prompt(const std::string& text) : view_{detail::null_terminated(text, "prompt"), nullptr, 0} {}
   Prompt(const char* text) : view_{text, nullptr, 0} {}
   Prompt(const std::vector<std::int64_t>& token_ids)
       : view_{nullptr, token_ids.data(), token_ids.size()} {}
@@ -115,7 +115,7 @@ struct Delta {
   std::optional<std::int64_t> stop_token_id;
   std::int64_t layers;            // number of decoder layers that the token ran
   std::vector<Logprob> logprobs;  // chosen token first; empty unless requested
-  bool drafted;                   // the token is a right guess, behind which the completion went on
+  bool drafted;  // the token is a right guess, after which the completion continued
 };
 
 // A finished completion.
@@ -149,8 +149,8 @@ struct Completion {
   std::vector<std::vector<Logprob>> logprobs;  // one entry per token; empty unless requested
   double time_to_first_token, seconds;
   std::vector<double> token_seconds;  // seconds from submission to each token
-  std::int64_t passes;                // decode steps that it took part in
-  std::int64_t drafted, accepted;     // guesses that they checked, and those that were right
+  std::int64_t passes;                // decode steps in which it took part
+  std::int64_t drafted, accepted;     // guesses that those steps checked, and those that were right
 };
 
 // Log-probabilities of a given text, and the number of layers that each token ran.
@@ -195,10 +195,10 @@ class Options {
   // Returns the C struct, valid while this object lives unchanged.
   skipdec_options view() const {
     skipdec_options options = options_;
-    if (schedule_) options.schedule = detail::zero_ended(*schedule_, "schedule");
-    if (admission_) options.admission = detail::zero_ended(*admission_, "admission");
-    if (onnxruntime_) options.onnxruntime = detail::zero_ended(*onnxruntime_, "onnxruntime");
-    if (draft_) options.draft = detail::zero_ended(*draft_, "draft");
+    if (schedule_) options.schedule = detail::null_terminated(*schedule_, "schedule");
+    if (admission_) options.admission = detail::null_terminated(*admission_, "admission");
+    if (onnxruntime_) options.onnxruntime = detail::null_terminated(*onnxruntime_, "onnxruntime");
+    if (draft_) options.draft = detail::null_terminated(*draft_, "draft");
     return options;
   }
 
@@ -256,7 +256,7 @@ class Params {
   Params& draft(std::string text) { return set(draft_, std::move(text)); }
   // Texts are chats that the bundle's template has rendered, see skipdec_params.
   Params& rendered_chat(bool on = true) { return set(params_.rendered_chat, on ? 1 : 0); }
-  // A negative time has passed already: the request ends at once. Zero: it has no deadline.
+  // A negative time has already passed, so the request ends at once. Zero means no deadline.
   Params& deadline(Seconds from_now) { return set(params_.deadline, from_now.count()); }
   Params& on_delta(OnDelta function) { return set(on_delta_, std::move(function)); }
 
@@ -268,14 +268,14 @@ class Params {
   skipdec_params view(std::vector<const char*>& stop) const {
     skipdec_params params = params_;
     stop.clear();
-    for (const std::string& text : stop_) stop.push_back(detail::zero_ended(text, "stop"));
+    for (const std::string& text : stop_) stop.push_back(detail::null_terminated(text, "stop"));
     params.stop = stop.data();
     params.num_stop = stop.size();
     params.stop_token_ids = stop_token_ids_.data();
     params.num_stop_token_ids = stop_token_ids_.size();
-    if (schedule_) params.schedule = detail::zero_ended(*schedule_, "schedule");
-    if (client_) params.client = detail::zero_ended(*client_, "client");
-    if (draft_) params.draft = detail::zero_ended(*draft_, "draft");
+    if (schedule_) params.schedule = detail::null_terminated(*schedule_, "schedule");
+    if (client_) params.client = detail::null_terminated(*client_, "client");
+    if (draft_) params.draft = detail::null_terminated(*draft_, "draft");
     return params;
   }
 
@@ -326,8 +326,8 @@ struct Callback : std::enable_shared_from_this<Callback> {
 
 }  // namespace detail
 
-// A submitted prompt and its completions. Destroying it, or assigning another one to it, cancels
-// it.
+// A submitted prompt and its completions. Destroying the object, or assigning to it, cancels the
+// request.
 class Request {
  public:
   Request(Request&&) noexcept = default;
@@ -477,7 +477,7 @@ class Engine {
     }
     const skipdec_options view = options.view();
     skipdec_engine* engine = nullptr;
-    detail::check(skipdec_engine_open(detail::zero_ended(path, "bundle"), &view, &engine));
+    detail::check(skipdec_engine_open(detail::null_terminated(path, "bundle"), &view, &engine));
     handle_.reset(engine);
   }
 
@@ -508,8 +508,8 @@ class Engine {
   Score score(const std::string& prompt, const std::string& continuation,
               const std::optional<std::string>& schedule = std::nullopt) {
     skipdec_score* score = nullptr;
-    detail::check(skipdec_score_text(handle_.get(), detail::zero_ended(prompt, "prompt"),
-                                     detail::zero_ended(continuation, "continuation"),
+    detail::check(skipdec_score_text(handle_.get(), detail::null_terminated(prompt, "prompt"),
+                                     detail::null_terminated(continuation, "continuation"),
                                      optional_schedule(schedule), &score));
     return taken(score);
   }
@@ -532,11 +532,11 @@ class Engine {
   // Encodes a text; with ``is_prompt``, adds the prompt template and special tokens.
   std::vector<std::int64_t> encode(const std::string& text, bool is_prompt = true) const {
     std::vector<std::int64_t> token_ids(text.size() + 16);
-    const char* zero_ended = detail::zero_ended(text, "text");
+    const char* null_terminated = detail::null_terminated(text, "text");
     for (;;) {
       std::size_t count = 0;
-      detail::check(skipdec_encode(handle_.get(), zero_ended, is_prompt ? 1 : 0, token_ids.data(),
-                                   token_ids.size(), &count));
+      detail::check(skipdec_encode(handle_.get(), null_terminated, is_prompt ? 1 : 0,
+                                   token_ids.data(), token_ids.size(), &count));
       const bool has_all = count <= token_ids.size();
       token_ids.resize(count);
       if (has_all) return token_ids;
@@ -632,7 +632,7 @@ class Engine {
   };
 
   static const char* optional_schedule(const std::optional<std::string>& schedule) {
-    return schedule ? detail::zero_ended(*schedule, "schedule") : nullptr;
+    return schedule ? detail::null_terminated(*schedule, "schedule") : nullptr;
   }
 
   static Score taken(skipdec_score* score) {
