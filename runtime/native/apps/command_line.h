@@ -1,4 +1,4 @@
-// Parser for command lines; each option has a name, a reader of its value and a line of help.
+// A command-line parser; each option has a name, a reader of its value, and a line of help.
 #pragma once
 
 #include <charconv>
@@ -124,7 +124,7 @@ Number parse_number(const std::string& text, const char* allowed) {
   return number;
 }
 
-// Refuses the least integer, too, which stands for an option that is not given.
+// Also refuses the smallest integer, which marks an option that is not given.
 inline std::int64_t parse_integer(const std::string& text) {
   const auto number = parse_number<std::int64_t>(text, "an integer");
   if (number == INT64_MIN) throw BadValue("an integer above -2**63");

@@ -7,8 +7,9 @@
 //   {"wall_seconds": 1.5, "decode_seconds": 1.3, "sampling_seconds": 0.1, "draft_seconds": 0.2,
 //    "outputs": [{"token_ids": […], "finish_reason": "length", "layers": […],
 //                 "token_seconds": […], "drafts": [9, 36, 30]}]}
-// or {"error": "…"}, also where a text ends by one; drafts are passes, drafted tokens and those of
-// them that were right. Its first line describes the backend: {"description": "…"}.
+// or {"error": "…"}, also when a text ends with an error; "drafts" are the numbers of passes,
+// drafted tokens and accepted ones. The first line of output describes the backend:
+// {"description": "…"}.
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -21,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// Drafts know the texts of the same client's earlier calls.
+// Drafts learn from earlier calls of the same client.
 json run(skipdec::Engine& engine, const json& call) {
   skipdec::Params params;
   params.client(call.at("client").get<std::string>())
@@ -67,7 +68,7 @@ int main(int count, char** arguments) {
     if (count > 3) options.max_batch_size(std::stoi(arguments[3]));
     const bool has_drafts = count > 4;
     if (has_drafts) options.draft(arguments[4]);
-    // Only clients with prefixes of their own have n-grams of their own.
+    // Only clients with their own prefixes have their own n-grams.
     options.prefix_cache(has_drafts ? SKIPDEC_PREFIX_CACHE_CLIENT : SKIPDEC_PREFIX_CACHE_OFF);
     skipdec::Engine engine(arguments[1], options);
     const json opened{{"description", engine.info().description}};

@@ -167,8 +167,8 @@ class Run {
     write(line.dump() + "\n");
   }
 
-  // Prints a single completion as it is, and several ones under a heading each: the prompt if there
-  // are several, and the completion's number.
+  // Prints a single completion as it is, and several with a heading each, which has the prompt, if
+  // there are several prompts, and the completion's number.
   void print_texts(const std::vector<std::string>& prompts) {
     if (requests_.size() == 1 && options_.n == 1) {
       write(text_of(requests_.front().completion()) + "\n");
@@ -237,7 +237,7 @@ class Run {
     return found == std::string::npos ? 1 : std::stoll(schedule.substr(found + kName.size()));
   }
 
-  // Summarises the run in two lines; a third explains texts that the default of --max-tokens ended.
+  // Summarises the run in two lines; a third explains texts that --max-tokens ended by default.
   std::string summary() const {
     std::ostringstream text;
     const std::string schedule = requests_.front().schedule();
@@ -321,7 +321,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   using namespace skipdec::apps;
-  // ONNX Runtime would collect facts about process and machine for Microsoft, once loaded.
+  // Once loaded, ONNX Runtime would collect facts about process and machine for Microsoft.
   ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): no threads yet
   int code = 0;
   try {

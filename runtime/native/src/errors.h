@@ -24,8 +24,8 @@ enum class Status : int {
   kInternal = 11,    // a bug
 };
 
-// An error in the form of Python's (engines/errors.py): "subject | problem", or the number of
-// problems and each on a line of its own.
+// An error formatted as in Python (engines/errors.py): "subject | problem", or the number of
+// problems and each problem on a line of its own.
 class Error : public std::runtime_error {
  public:
   Error(Status status, const std::string& subject, const std::string& problem)

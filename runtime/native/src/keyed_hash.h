@@ -1,4 +1,4 @@
-// Hashing of keys that files and texts choose.
+// Hashes keys that come from files and texts.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace skipdec::runtime {
 
-// Hashes with a number that the process drew, so that nobody can choose keys that collide.
+// Hashes with a random number of the process, so that nobody can choose colliding keys.
 class KeyedHash {
  public:
-  // Throws Error (kEnvironment) if the system gives no entropy.
+  // Throws Error (kEnvironment) if the system has no entropy.
   KeyedHash() : secret_(secret_of_process()) {}
 
   std::uint64_t of(std::uint64_t word) const { return joined(secret_, word); }
-  // Returns the hash of the words of ``hash`` and ``word`` behind them.
+  // Returns the hash of the words of ``hash`` followed by ``word``.
   std::uint64_t joined(std::uint64_t hash, std::uint64_t word) const {
     __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(hash ^ word) * secret_;

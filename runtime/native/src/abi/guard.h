@@ -1,4 +1,4 @@
-// The border to C: no exception crosses it; the message of the last error is kept per thread.
+// The boundary to C: no exception crosses it, and each thread keeps the message of its last error.
 #pragma once
 
 #include <skipdec/skipdec.h>
@@ -12,7 +12,7 @@
 
 namespace skipdec::runtime {
 
-// Keeps ``words`` for skipdec_last_error() of this thread, cut to its fixed memory.
+// Stores ``words`` for this thread's skipdec_last_error(), truncated to its fixed memory.
 void keep_error(const char* words) noexcept;
 
 static_assert(static_cast<int>(Status::kBusy) == SKIPDEC_BUSY);
@@ -45,8 +45,8 @@ Pointer required(Pointer pointer, const char* name) {
   return pointer;
 }
 
-// Returns ``given``, with defaults for fields that its caller's version lacks, or ``defaults`` for
-// a null pointer. Throws Error (kUsage) for a size that no version had.
+// Returns ``given`` with defaults for fields that the caller's version lacks, or ``defaults`` for a
+// null pointer. Throws Error (kUsage) for a size that no version has had.
 template <class Struct>
 Struct with_defaults(const Struct* given, const Struct& defaults, const char* name) {
   if (given == nullptr) return defaults;

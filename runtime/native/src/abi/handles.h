@@ -20,13 +20,13 @@ struct skipdec_engine {
 
 namespace skipdec::runtime {
 
-// Returns what runs an engine, for the time of a call: another thread may close the engine
-// meanwhile. Throws Error (kUsage) for a null pointer.
+// Returns the engine's service and keeps it alive during a call, because another thread may close
+// the engine meanwhile. Throws Error (kUsage) for a null pointer.
 inline std::shared_ptr<Service> held(const skipdec_engine* engine) {
   return required(engine, "engine")->service;
 }
 
-// A delta or a completion for C: views of memory of the given one.
+// Return C views of a delta or a completion, which owns the memory.
 skipdec_delta shown(const Delta& delta);
 skipdec_completion shown(const Completion& completion);
 

@@ -9,7 +9,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kUnset = INT64_MIN;  // of top_k; of the numbers beside it, NaN
+constexpr std::int64_t kUnset = INT64_MIN;  // for top_k; NaN for the numbers beside it
 
 double or_default(double given, double otherwise) { return std::isnan(given) ? otherwise : given; }
 

@@ -30,7 +30,7 @@ runtime::Prompt prompt_of(const runtime::Service& service, const skipdec_prompt&
   return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
 }
 
-// Submits ``count`` prompts; ``requests`` has room for as many.
+// Submits ``count`` prompts; ``requests`` has room for ``count`` handles.
 skipdec_status submit(const std::shared_ptr<runtime::Service>& service,
                       const skipdec_prompt* prompts, size_t count, const skipdec_params* params,
                       skipdec_request** requests) {
@@ -190,7 +190,8 @@ skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
 }
 
 void skipdec_request_release(skipdec_request* request) {
-  // In a forked child, threads that no longer exist may hold its locks, so its memory is leaked.
+  // In a forked child, threads that no longer exist may hold the request's locks, so leak its
+  // memory.
   if (request == nullptr || request->ticket->is_inherited()) return;
   request->ticket->release();
   skipdec_request_cancel(request);

@@ -5,7 +5,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Fills in what deltas and completions have in common.
+// Fills in the fields that deltas and completions have in common.
 template <class Source, class View>
 void show(const Source& source, View& view) {
   const auto* const text = std::get_if<std::string>(&source.stop_reason);

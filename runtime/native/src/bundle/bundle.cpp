@@ -28,8 +28,8 @@ std::string document_of(const HeldDirectory& directory, const std::string& name,
 }
 
 struct Weights {
-  std::set<std::string> used;  // by engines that every text runs
-  std::set<std::string> kept;  // by canonical ones, and by trained drafts
+  std::set<std::string> used;  // files of engines that every text runs
+  std::set<std::string> kept;  // files of canonical engines and of trained drafts
 };
 
 Weights weights_of(const Manifest& manifest) {

@@ -11,17 +11,17 @@
 namespace skipdec::runtime {
 
 enum class Verify {
-  kFull,    // every file is hashed, weights on threads beside the loading: see await_weights
-  kGraphs,  // every file but weights, whose sizes are compared
+  kFull,    // hash every file; weights while engines load, see await_weights
+  kGraphs,  // hash every file but weights, whose sizes are compared
 };
 
-// The directory is held open, so `locate` leads to the directory that was checked even if another
-// takes its name. Immutable; any thread may use it.
+// Holds the directory open, so that `locate` leads to the directory that was checked even if
+// another takes its name. Immutable; any thread may use it.
 class Bundle {
  public:
   // Throws Error (kBundle) naming the wrong file: checks both digests, sizes, SHA-256, links that
-  // leave the bundle, and limits on counts and sizes before anything is allocated for them. Says
-  // what ``path`` is instead of a bundle, for example a checkpoint or an unfinished export.
+  // leave the bundle, and limits on counts and sizes before anything is allocated for them. The
+  // message says what ``path`` is instead of a bundle, e.g. a checkpoint or an unfinished export.
   static std::shared_ptr<const Bundle> open(const std::string& path, Verify verify);
 
   virtual ~Bundle() = default;
@@ -35,14 +35,14 @@ class Bundle {
   // A path for `open` and for libraries that read files by path, valid as long as this object.
   virtual std::string locate(const std::string& relative) const = 0;
   // Reads a file that the manifest lists and checks it against its record again. Throws Error
-  // (kBundle), before it reads, for one of more than ``limit`` bytes.
+  // (kBundle), before reading, if the file has more than ``limit`` bytes.
   virtual std::string read(const std::string& relative, std::size_t limit) const = 0;
-  // Waits, with kFull, until all weights are hashed; call it after the engines are loaded and
-  // before the first token. Throws Error (kBundle) naming every wrong file. Returns at once with
-  // kGraphs.
+  // With kFull, waits until all weights are hashed; with kGraphs, returns at once. Call it after
+  // the engines are loaded and before the first token. Throws Error (kBundle) naming every wrong
+  // file.
   virtual void await_weights() const = 0;
-  // Hashes the weights of an engine that `await_weights` leaves out, with kFull: the layer of
-  // drafts. Throws as that does.
+  // With kFull, hashes the weights of an engine that `await_weights` leaves out: the draft layer.
+  // Throws like `await_weights`.
   virtual void check_weights(const EngineSpec& spec) const = 0;
 };
 

@@ -17,7 +17,7 @@ using Roles = std::vector<Role>;
 
 struct KindContract {
   Roles inputs;  // each once
-  Roles also;    // inputs that a target or a family may need
+  Roles also;    // further inputs that a target or a family may need
   Roles outputs;
 };
 
@@ -81,8 +81,8 @@ DType dtype_of(Elements elements, const Manifest& manifest) {
   return DType::kFloat32;
 }
 
-// The number of states that an engine of drafts joins: those of three depths, or a token's
-// embedding and the one state made of them.
+// The number of states that a draft engine joins: those of three depths, or a token's embedding and
+// the state joined from these three.
 std::int64_t joined_by(EngineKind kind) {
   return kind == EngineKind::kStates ? 3 : kind == EngineKind::kEntry ? 2 : 1;
 }
@@ -123,7 +123,7 @@ class Contract {
 
   std::vector<std::string> problems;
 
-  // Checks an engine whose logits, if it has any, are of ``tokens`` tokens.
+  // Checks an engine whose logits, if any, score ``tokens`` tokens.
   void check(const EngineSpec& spec, std::int64_t tokens) {
     const KindContract& kind = kind_contracts()[static_cast<std::size_t>(spec.kind)];
     check_roles(spec, "inputs", spec.inputs, kind.inputs, kind.also);

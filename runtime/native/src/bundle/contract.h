@@ -1,4 +1,4 @@
-// Contract of engines: the inputs and outputs that the runtime gives and expects.
+// The engines' contract: the inputs that the runtime gives, and the outputs that it expects.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace skipdec::runtime {
 
-// Throws Error (kBundle), with all problems, unless the runtime can run the described engines:
-// each kind has its roles, each role its type and shape with the model's own sizes, and all layers
-// have plans for the same KV capacities.
+// Throws Error (kBundle), with all problems, unless the runtime can run the described engines: each
+// kind must have its roles, each role its type and shape with the model's own sizes, and all layers
+// must have plans for the same KV capacities.
 void check_contract(const Manifest& manifest, const std::string& subject);
 
 }  // namespace skipdec::runtime

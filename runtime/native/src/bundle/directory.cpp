@@ -25,7 +25,8 @@ HeldDirectory::HeldDirectory(std::string path)
     throw Error(Status::kBundle, path_, "can't be opened (" + system_words(errno) + ")");
   root_ = "/proc/self/fd/" + std::to_string(descriptor_.number());
   struct stat held{};
-  if (::stat(root_.c_str(), &held) != 0) root_ = path_;  // no /proc, no hold
+  if (::stat(root_.c_str(), &held) != 0)
+    root_ = path_;  // without /proc, files are found by the directory's name
 }
 
 std::optional<std::string> HeldDirectory::outside(const std::string& relative) const {

@@ -1,4 +1,4 @@
-// Directory that is held open, so that all files come from the same directory.
+// A directory that is held open, so that all files come from the same directory.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,15 +10,15 @@
 
 namespace skipdec::runtime {
 
-// The directory that ``path`` named when this was made. If it is renamed or replaced, its files are
-// still found; if it is deleted, none are.
+// The directory that ``path`` named when this object was made. If the directory is renamed or
+// replaced, its files are still found; if it is deleted, none are.
 class HeldDirectory {
  public:
   // Throws Error (kBundle) if there is no directory that can be opened.
   explicit HeldDirectory(std::string path);
 
   const std::string& path() const { return path_; }
-  // Returns a path of the file ``relative`` that is valid in this process while this object lives.
+  // Returns a path to the file ``relative`` that is valid in this process while this object lives.
   std::string locate(const std::string& relative) const { return root_ + "/" + relative; }
   // Returns the target of ``relative`` if links lead it outside the directory.
   std::optional<std::string> outside(const std::string& relative) const;
@@ -32,7 +32,7 @@ class HeldDirectory {
   std::string root_;
 };
 
-// Resolves the links in ``path``; a part that does not exist stays as it is.
+// Resolves the links in ``path``; parts that do not exist stay unchanged.
 std::string without_links(const std::string& path);
 
 }  // namespace skipdec::runtime

@@ -28,7 +28,7 @@ Value named(std::optional<Value> value, Fields& fields, const char* name) {
   return *value;
 }
 
-// No part of a path is ".", ".." or empty, and none of its bytes has a meaning of its own.
+// Returns true if no part of a path is ".", ".." or empty, and no byte has a special meaning.
 bool stays_inside(const std::string& path) {
   if (path.empty() || path.find_first_of(std::string("\\\0", 2)) != std::string::npos) return false;
   for (std::size_t begin = 0; begin <= path.size();) {

@@ -11,7 +11,7 @@
 
 namespace skipdec::runtime {
 
-// An engine and its place among the layers according to its entry.
+// An engine, and its place among the layers according to its entry.
 struct EngineEntry {
   EngineSpec spec;
   std::optional<std::int64_t> layer_index;
@@ -20,7 +20,7 @@ struct EngineEntry {
 EngineEntry engine_of(const nlohmann::json& value, const std::string& place,
                       const Document& document);
 
-// Reads the engine of drafts that is called ``name``, from the member ``member`` of an entry.
+// Reads the draft engine ``name`` from the member ``member`` of an entry.
 EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
                            EngineKind kind, const Document& document);
 

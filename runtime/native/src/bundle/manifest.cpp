@@ -35,7 +35,7 @@ constexpr std::size_t kMostEngines = kMaxLayers + 2;
 constexpr std::size_t kNumRead = 3;  // depths at which trained drafts read states
 constexpr std::size_t kMostFiles = std::size_t{1} << 17;
 
-// The text of one of ``allowed``.
+// Reads a text that must be one of ``allowed``.
 template <std::size_t size>
 std::string choice(Fields& fields, const char* name,
                    const std::array<std::string_view, size>& allowed, const std::string& text) {
@@ -53,7 +53,7 @@ void check_version(const json& document, const Document& blame) {
                   "; export the model again or install the skipdec that wrote it");
 }
 
-// Returns all tokens that end a text; without the member it is eos_token_id alone, if there is one.
+// Returns all tokens that end a text: those of the member, else eos_token_id, if there is one.
 std::vector<std::int64_t> ends_of(Fields& fields, const ModelSpec& model,
                                   const Document& document) {
   std::vector<std::int64_t> ends;
@@ -101,7 +101,7 @@ ModelSpec model_of(const json& value, const Document& document) {
   return model;
 }
 
-// Returns whether skipdec's kernels have products of such blocks.
+// Returns true if skipdec's kernels have products of such blocks.
 bool has_kernel_blocks(std::optional<std::int64_t> block_size,
                        std::optional<std::int64_t> accuracy_level) {
   const bool has_size = block_size == 32 || block_size == 64 || block_size == 128;
@@ -207,7 +207,7 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
   }
 }
 
-// Reads three numbers of layers and the tokens of a head; all ascend, tokens without repeats.
+// Reads three numbers of layers and the tokens of a head; both ascend, tokens without repeats.
 void read_trained_draft(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "trained_draft", document);
   TrainedDraft& draft = manifest.trained_draft.emplace();
@@ -255,7 +255,7 @@ void read_draft_head(const json& value, Manifest& manifest, const Document& docu
                               "; allowed: only the head's weights, " + joined(whole));
 }
 
-// Refuses engines that name files which are not ``known``.
+// Refuses engines that name files that are not ``known``.
 void require_listed(const Manifest& manifest, const std::set<std::string_view>& known,
                     const Document& document) {
   const auto check = [&](const EngineSpec& spec) {
@@ -276,7 +276,7 @@ void require_listed(const Manifest& manifest, const std::set<std::string_view>& 
   for (const EngineSpec& spec : manifest.canonical) check(spec);
 }
 
-// Checks the object of texts ``name``, and returns what it holds under ``key``, if anything.
+// Checks that ``name`` is an object of texts, and returns its text at ``key``, if any.
 std::optional<std::string> text_in(Fields& fields, const char* name, const std::string& key,
                                    const Document& document) {
   const json* found = fields.find_given(name);
@@ -288,7 +288,7 @@ std::optional<std::string> text_in(Fields& fields, const char* name, const std::
   return found->at(key).get<std::string>();
 }
 
-// Checks the texts, or lists of texts, by which programs that render chats know special tokens.
+// Checks the special tokens, texts or lists of texts, for programs that render chats.
 void check_special_tokens(Fields& chat, const Document& document) {
   const char* name = "special_tokens";
   const json* tokens = chat.find_given(name);

@@ -37,7 +37,7 @@ enum class Role {
   kLogits,               // float32 [R, V]
   kTopLogits,            // float32 [R, K]
   kTopTokenIds,          // int64 [R, K]
-  kStates,               // float [B, S, J E], states beside each other, for drafts
+  kStates,               // float [B, S, J E], concatenated states, for drafts
 };
 
 std::size_t item_bytes(DType dtype);
@@ -51,7 +51,7 @@ struct TensorSpec {
   std::string name;
   Role role = Role::kInputIds;
   DType dtype = DType::kFloat32;
-  std::vector<std::int64_t> shape;  // kSymbol where it is a symbol
+  std::vector<std::int64_t> shape;  // kSymbol for symbols
 };
 
 // Layers of TensorRT have one plan per static KV capacity, ascending.
@@ -67,7 +67,7 @@ struct EngineSpec {
   std::vector<std::string> weights;  // relative paths
   std::vector<KVBucket> buckets;
   std::vector<TensorSpec> inputs, outputs;
-  std::int64_t step_bytes = 0;  // that a call reads for one token
+  std::int64_t step_bytes = 0;  // that a call for one token reads
 
   const TensorSpec* find(Role role) const;  // nullptr if it has none
   // Throws Error (kBundle) if it has none.
@@ -89,26 +89,26 @@ struct FileRecord {
   std::string sha256;
 };
 
-// What was trained to draft: ``states`` makes one state of those that are read, ``entry`` the
-// layer's input of a token's embedding and the state of the token before it.
+// The trained draft layer: ``states`` joins the states that are read into one, and ``entry`` joins
+// a token's embedding and the state of the token before it into the layer's input.
 struct TrainedDraft {
-  std::vector<std::int64_t> reads;      // how many layers have run where states are read, ascending
-  std::vector<std::int64_t> token_ids;  // that ``head`` scores, ascending
+  std::vector<std::int64_t> reads;      // after how many layers states are read, ascending
+  std::vector<std::int64_t> token_ids;  // tokens that ``head`` scores, ascending
   EngineSpec states, entry, layer, head;
 
   std::array<const EngineSpec*, 4> engines() const { return {&states, &entry, &layer, &head}; }
 };
 
-// The head's first columns, an engine on the weights of the head.
+// The narrow head: an engine of the head's first columns, on the head's weights.
 struct DraftHead {
-  std::int64_t tokens = 0;  // scored: the vocabulary's first ones
+  std::int64_t tokens = 0;  // number of the vocabulary's first tokens that it scores
   EngineSpec engine;
 };
 
 struct Manifest {
   std::string target;                 // "onnxruntime", "tensorrt"
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
-  // Kinds of weights, each once, whose products ONNX Runtime computes beside skipdec's kernels.
+  // Kinds of weights, each once, whose products ONNX Runtime computes even with skipdec's kernels.
   std::vector<std::string> foreign_products;
   ModelSpec model;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
@@ -117,20 +117,21 @@ struct Manifest {
   std::vector<EngineSpec> layers;
   std::optional<EngineSpec> candidates;
   std::vector<EngineSpec> canonical;  // kept by --keep-canonical, to be compiled later
-  std::optional<std::string> draft;   // what the draft option "auto" stands for; empty: "own"
+  std::optional<std::string> draft;   // the drafts that "auto" selects; empty: "own"
   std::optional<TrainedDraft> trained_draft;
   std::optional<DraftHead> draft_head;
-  std::optional<std::string> ngrams;           // relative path; own drafts begin with them
+  std::optional<std::string> ngrams;           // relative path; initial tables of own drafts
   std::vector<std::int64_t> kv_buckets;        // capacities of TensorRT's plans, ascending
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once
   std::optional<std::string> chat_template;    // relative path; rendered by programs with Jinja
   std::vector<FileRecord> files;
   bool is_tuned = false;     // the checkpoint was tuned to skip layers
-  bool exits_early = false;  // it was trained to exit after any layer
+  bool exits_early = false;  // the checkpoint was trained to exit after any layer
 
-  // Parses and checks manifest.json (docs/bundle-format.md): version, digest, fields, limits, the
-  // roles, types and shapes of every engine. Throws Error (kBundle); ``subject`` names the file.
+  // Parses and checks manifest.json (docs/bundle-format.md): version, digest, fields, limits, and
+  // the roles, types and shapes of every engine. Throws Error (kBundle); ``subject`` names the
+  // file.
   static Manifest parse(std::string_view text, const std::string& subject);
 };
 

@@ -9,7 +9,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// In the order of the enumerators, as the names in constants.json.
+// In the order of the enumerators, like the names in constants.json.
 constexpr std::array<std::size_t, constants::kDataTypes.size()> kItemBytes{4, 2, 2, 8, 4, 1, 1, 1};
 
 template <class Enumeration, class Names>

@@ -18,16 +18,17 @@ namespace skipdec::runtime {
 std::string record_problem(const HeldDirectory& directory, const FileRecord& record, bool is_hashed,
                            const std::atomic<bool>& is_stopped);
 
-// Hashes files on its own threads, which end with it.
+// Hashes files on its own threads, which end with the object.
 class FileHashes {
  public:
-  // Begins at once. The directory outlives it.
+  // Begins at once. The directory must outlive this object.
   FileHashes(const HeldDirectory& directory, std::vector<FileRecord> records);
   ~FileHashes();
   FileHashes(const FileHashes&) = delete;
   FileHashes& operator=(const FileHashes&) = delete;
 
-  // Waits for all hashes. Returns one text per wrong file, its name first. Any thread may call it.
+  // Waits for all hashes and returns one text per wrong file, which begins with its name. Any
+  // thread may call it.
   std::vector<std::string> problems();
 
  private:

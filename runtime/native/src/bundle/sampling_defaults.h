@@ -8,7 +8,7 @@
 
 namespace skipdec::runtime {
 
-// Of requests that leave these parameters out; without a recommendation they change nothing.
+// Defaults of requests that omit these parameters; without a recommendation they have no effect.
 struct SamplingDefaults {
   double temperature = 1.0;
   std::int64_t top_k = 0;

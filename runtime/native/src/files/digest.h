@@ -1,4 +1,4 @@
-// Digest of a bundle's document that the document itself contains.
+// The digest that a bundle's document contains.
 #pragma once
 
 #include <string>

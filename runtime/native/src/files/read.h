@@ -32,7 +32,7 @@ struct Opened {
 };
 
 // Opens a regular file, or a link to one, for reading. Anything else, such as a pipe or a device,
-// is a problem before it is read, so opening never blocks.
+// is reported as a problem without opening it, so this never blocks.
 Opened open_regular(const std::string& path);
 
 // Reads a regular file of at most ``limit`` bytes. Throws Error, naming ``document``.

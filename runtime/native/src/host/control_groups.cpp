@@ -30,7 +30,7 @@ std::optional<std::int64_t> whole_number(const std::string& text) {
   return number;
 }
 
-// Returns the number behind ``name``, the first word of a line; std::nullopt without such a line.
+// Returns the number after ``name`` at the start of a line; std::nullopt without such a line.
 std::optional<std::int64_t> number_behind(const std::string& name, const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -69,8 +69,8 @@ std::map<std::string, std::string> own_groups(const std::string& process) {
   return groups;
 }
 
-// Returns the folders of a group and of those above it, up to the mount. If the group's path is
-// outside of the mount, as in containers that see the host's paths, the mount itself is its folder.
+// Adds the folders of a group and its ancestors, up to the mount. If the group's path is outside
+// the mount, as in containers that see the host's paths, the mount itself is the group's folder.
 void add_folders(const std::string& root, const std::string& place, const std::string& own,
                  std::vector<std::string>& folders) {
   std::string inside = is_below(own, root) ? own.substr(root == "/" ? 0 : root.size()) : "";
@@ -145,7 +145,7 @@ std::optional<double> processor_quota(const std::string& process) {
 }
 
 int usable_processors() {
-  // The system refuses fewer bits than it has processors.
+  // The system refuses a set with fewer bits than it has processors.
   constexpr std::size_t kMostSets = 64;
   int count = 1;
   for (std::vector<cpu_set_t> sets(1); sets.size() <= kMostSets; sets.resize(2 * sets.size())) {

@@ -18,17 +18,17 @@ class JsonEvents {
   JsonEvents& operator=(const JsonEvents&) = delete;
   virtual ~JsonEvents() = default;
 
-  // Receives a scalar that is no string; integers from 0 on are unsigned.
+  // Receives a scalar that is not a string; integers from 0 on are unsigned.
   virtual void on_scalar(const nlohmann::json& value) = 0;
   virtual void on_string(std::string& value) = 0;
   virtual void on_key(std::string& value) = 0;
-  virtual void on_start(bool is_object) = 0;  // else an array
+  virtual void on_start(bool is_object) = 0;  // otherwise an array
   virtual void on_end(bool is_object) = 0;
 };
 
-// Reads UTF-8 text without recursion; strings are decoded and valid UTF-8. Throws
-// an error of `document` for invalid JSON, for a number that fits neither int64, uint64 nor double,
-// and for a text beyond `limits`. `events` has to handle duplicate keys.
+// Reads UTF-8 text without recursion; strings are decoded and valid UTF-8. Throws an error of
+// `document` for invalid JSON, for a number that fits neither int64, uint64 nor double, and for a
+// text that exceeds `limits`. `events` must handle duplicate keys.
 void read_json(std::string_view text, const Document& document, const JsonLimits& limits,
                JsonEvents& events);
 

@@ -26,8 +26,8 @@ struct Document {
 // Formats a range: "0 to 4096".
 std::string range_text(std::int64_t low, std::int64_t high);
 
-// Each returns ``value``, which is at ``place``, e.g. "engines.3.shape". Throws an error of
-// ``document`` if it has another type or is out of bounds. References are valid as long as
+// Each function returns ``value``, which is at ``place``, e.g. "engines.3.shape". It throws an
+// error of ``document`` for another type or a value out of bounds. References are valid as long as
 // ``value``.
 std::int64_t integer_of(const nlohmann::json& value, const std::string& place, std::int64_t low,
                         std::int64_t high, const Document& document);
@@ -37,8 +37,8 @@ const nlohmann::json& array_of(const nlohmann::json& value, const std::string& p
                                std::size_t most, const Document& document);
 
 // Each method throws an error of ``document`` for a member that is missing or of the wrong type. A
-// null member counts as absent, except where there is a default, which only an absent member gets.
-// The value and ``document`` must outlive this.
+// null member counts as absent, except that only absent members get a default. The value and
+// ``document`` must outlive this object.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string place, const Document& document);
@@ -58,7 +58,7 @@ class Fields {
   // Returns any value, even null; nullptr if it is absent.
   const nlohmann::json* find_given(const char* name);
   const nlohmann::json& value(const char* name);
-  // Allows a member that has no meaning here.
+  // Allows a member that has no meaning to the caller.
   void ignore(const char* name);
   // Refuses members that no method has read.
   void require_no_others() const;

@@ -14,7 +14,7 @@ namespace skipdec::runtime {
 // Builds a nlohmann::json from events. Refuses duplicate keys.
 class JsonTree final : public JsonEvents {
  public:
-  // ``document``, which is named in errors, outlives this.
+  // ``document``, which errors name, must outlive this object.
   explicit JsonTree(const Document& document);
   ~JsonTree() override;
 
@@ -36,8 +36,8 @@ class JsonTree final : public JsonEvents {
   nlohmann::json* member_ = nullptr;   // the value of the last key
 };
 
-// Parses untrusted JSON text in UTF-8, skipping a byte order mark. Throws an error of
-// `document` for invalid JSON, a text beyond `limits`, integers of more than 64 bits, and duplicate
+// Parses untrusted JSON text in UTF-8, skipping a byte order mark. Throws an error of `document`
+// for invalid JSON, a text that exceeds `limits`, integers of more than 64 bits, and duplicate
 // keys.
 nlohmann::json parse_json(std::string_view text, const Document& document,
                           const JsonLimits& limits = {});

@@ -22,16 +22,16 @@ struct CacheView {
 void copy_positions(const KVLayout& layout, const CacheView& source, std::int64_t source_row,
                     const CacheView& target, std::int64_t target_row, std::int64_t length);
 
-// Key and value buffers from ``pool``, which it returns to the pool at its end.
+// Key and value buffers from ``pool``, returned to the pool by the destructor.
 class CachePair {
  public:
-  // Throws Error (kCapacity, kMemory) and takes nothing then.
+  // Throws Error (kCapacity, kMemory), and then takes nothing.
   CachePair(BufferPool& pool, const KVLayout& layout, std::int64_t rows, std::int64_t capacity);
   ~CachePair();
   CachePair(const CachePair&) = delete;
   CachePair& operator=(const CachePair&) = delete;
 
-  // Exchanges what two pairs of one pool own.
+  // Exchanges the buffers of two pairs from one pool.
   void swap(CachePair& other) noexcept;
 
   std::int64_t rows() const { return rows_; }

@@ -18,12 +18,12 @@ struct KVLayout {
     return {manifest.model.num_kv_heads, manifest.kv_width, manifest.kv_dtype};
   }
 
-  // Bytes of one head's position.
+  // Returns the bytes of one position of one head.
   std::int64_t position_bytes() const {
     return width * static_cast<std::int64_t>(item_bytes(dtype));
   }
-  // Bytes of one buffer [rows, num_heads, capacity, width]; at most 2^48, which no machine has, so
-  // that sums over layers do not overflow.
+  // Returns the bytes of one buffer [rows, num_heads, capacity, width], limited to 2^48, which no
+  // machine has, so that sums over layers do not overflow.
   std::int64_t nbytes(std::int64_t rows, std::int64_t capacity) const {
     constexpr double kMost = 0x1p48;  // below 2^53, so that smaller products are exact
     const double bytes = static_cast<double>(rows) * static_cast<double>(num_heads) *

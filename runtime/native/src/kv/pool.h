@@ -1,4 +1,4 @@
-// Memory of KV caches: bounded, and kept for later requests.
+// A bounded pool of memory for KV caches, which keeps buffers for later requests.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ class Buffer {
   std::int64_t nbytes_ = 0;
 };
 
-// Pool of buffers: a released buffer serves later requests of its size class. The pool holds no
-// more than the peak of what was in use at once: to allocate beyond that, it first evicts the
-// buffers that have been idle longest. For one thread.
+// A pool of buffers: a released buffer serves later requests of its size class. The pool holds at
+// most as much as was ever in use at once; to allocate beyond that, it first evicts the buffers
+// that have been idle longest. For one thread.
 class BufferPool {
  public:
   explicit BufferPool(std::int64_t limit) : limit_(limit) {}
@@ -36,7 +36,7 @@ class BufferPool {
   // Returns a buffer of pooled_size(nbytes) bytes. Throws Error: kCapacity beyond the limit,
   // kMemory.
   Buffer acquire(std::int64_t nbytes);
-  // Takes back a buffer that no binding uses; frees it if there is no memory to note it.
+  // Takes back a buffer that no binding uses; frees it if there is no memory to record it.
   void release(Buffer buffer) noexcept;
 
   std::int64_t in_use_bytes() const { return in_use_; }

@@ -63,7 +63,7 @@ std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std:
   return found;
 }
 
-// Marks blocks as used; a block counts as used whenever one behind it is.
+// Marks blocks as used; a block counts as used whenever a block after it is used.
 void PrefixCache::touch(const std::vector<BlockPointer>& blocks) {
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     const auto place = places_.at(key_of(**block));
@@ -87,10 +87,10 @@ PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& toke
     if (parent == nullptr) block->owner = owner;
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(start), kBlockTokens,
                 block->tokens.begin());
-    recording.blocks_.reserve(tokens.size() / kBlockTokens);  // so that what is held is listed
+    recording.blocks_.reserve(tokens.size() / kBlockTokens);  // so that every block held is listed
     try {
       block->memory = pool_.acquire(block_bytes_);
-    } catch (const Error&) {  // the machine has no more, which rows can do without
+    } catch (const Error&) {  // no more memory; rows work without a recording
       break;
     }
     ++num_held_;
@@ -120,7 +120,7 @@ void PrefixCache::Recording::copy(std::int64_t layer, const CacheView& written, 
 void PrefixCache::Recording::commit() {
   for (BlockPointer& block : blocks_) {
     Blocks kept{block};
-    // Another prompt of the same call may have recorded it, and those behind it.
+    // Another prompt of the same call may have recorded this block and those after it.
     if (!cache_->places_.emplace(key_of(*block), kept.begin()).second) return;
     cache_->blocks_.splice(cache_->blocks_.end(), kept);
     if (block->parent) ++block->parent->children;
@@ -144,7 +144,7 @@ void PrefixCache::clear() {
   blocks_.clear();
 }
 
-// Evicts the least recently used blocks, except ``spare``, until ``nbytes`` more are allowed.
+// Evicts least recently used blocks, except ``spare``, until ``nbytes`` more are allowed.
 bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>& spare) {
   while (this->nbytes() + nbytes > limit_) {
     const auto oldest = std::find_if(blocks_.begin(), blocks_.end(), [&](const BlockPointer& each) {

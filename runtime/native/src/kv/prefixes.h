@@ -1,4 +1,4 @@
-// Cache of keys and values of prompts' beginnings.
+// A cache of the keys and values of prompt prefixes.
 #pragma once
 
 #include <array>
@@ -17,26 +17,26 @@ namespace skipdec::runtime {
 
 constexpr std::int64_t kBlockTokens = constants::kPrefixBlockTokens;  // tokens of a kept block
 
-// Keeps keys and values of prompts' beginnings, in all layers; evicts the least recently used.
+// Keeps the keys and values of prompt prefixes in all layers; evicts the least recently used.
 //
-// Where every layer runs on the whole prompt, a position's keys and values depend only on the
-// tokens up to it. So a prompt that begins like an earlier one copies them and runs only its rest.
-// A prompt finds only beginnings of its ``owner``: clients with different owners cannot learn, from
-// the time of their own prompts, what others sent.
+// If every layer runs on the whole prompt, a position's keys and values depend only on the tokens
+// up to it. A prompt that begins like an earlier one therefore copies them and runs only the rest.
+// A prompt finds only prefixes of its ``owner``, so that clients with different owners cannot learn
+// from the time of their prompts what others sent.
 class PrefixCache {
  public:
-  // Some tokens of a prompt after those of ``parent``, with their keys and values in all layers.
+  // Tokens of a prompt after those of ``parent``, with their keys and values in all layers.
   struct Block;
   using BlockPointer = std::shared_ptr<Block>;
 
   PrefixCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers);
   ~PrefixCache();
 
-  // Bytes of the pool that are kept.
+  // Returns the bytes of the pool that kept blocks take.
   std::int64_t nbytes() const { return num_held_ * block_bytes_; }
   // Evicts blocks until at most ``nbytes`` are kept, now and from now on.
   void set_limit(std::int64_t nbytes);
-  // Returns the longest kept beginning of a prompt, without its last token, which must run.
+  // Returns the longest kept prefix of a prompt, without the last token, which must run.
   std::vector<BlockPointer> find(const std::vector<std::int64_t>& tokens,
                                  const std::string& owner = {});
   // Returns the number of tokens that `find` would find, without marking them as used.
@@ -56,17 +56,17 @@ class PrefixCache {
 
     // Copies the keys and values of ``layer`` from the prompt's ``row`` of ``written``.
     void copy(std::int64_t layer, const CacheView& written, std::int64_t row);
-    // Makes the blocks available to `find`; call it after all layers were copied.
+    // Makes the blocks available to `find`; call it after copying all layers.
     void commit();
 
    private:
     friend class PrefixCache;
     PrefixCache* cache_ = nullptr;
     std::int64_t start_ = 0;
-    std::vector<BlockPointer> blocks_;  // nullptr: it is committed
+    std::vector<BlockPointer> blocks_;  // nullptr: the block is committed
   };
 
-  // Begins to record the complete blocks of a prompt that are not kept yet, as far as they fit.
+  // Begins to record the complete blocks of a prompt that are not kept yet, if they fit.
   Recording record(const std::vector<std::int64_t>& tokens, const std::string& owner = {});
 
   // Writes the keys and values of ``blocks`` in ``layer`` to the first row of ``target``.
@@ -101,7 +101,7 @@ class PrefixCache {
   KVLayout layout_;
   std::int64_t block_bytes_;
   std::int64_t limit_ = 0;
-  std::int64_t num_held_ = 0;  // blocks, those of recordings included
+  std::int64_t num_held_ = 0;  // blocks, including those of recordings
   Blocks blocks_;
   std::unordered_map<Key, Blocks::iterator, Hash> places_;
 };

@@ -1,4 +1,4 @@
-// KV memory of one row, reserved completely on admission so that it never runs out.
+// The KV memory of one row, reserved completely on admission so that it never runs out.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace skipdec::runtime {
 
-// Positions of one row in each layer's cache; 0 for a layer that runs only in its prompt. Where the
-// bundle's draft layer drafts, one number more says how many entries of generated tokens it holds.
+// Positions of one row in each layer's cache; 0 for a layer that runs only in its prompt. If the
+// bundle's draft layer drafts, a further number says how many entries of generated tokens it holds.
 //
 // Worked: 6 layers, budgets 6 4 3 3 2 2, warm-up 1, prompt of 10 tokens, max_tokens 8: layers 0 and
-// 5 always run and hold 10 + 7 positions, since the last token is never fed back; layer 4 last runs
-// at generated index 2 and holds 10 + 3; (17, 0, 0, 11, 13, 17).
+// 5 always run and hold 10 + 7 positions, because the last token is never fed back; layer 4 last
+// runs at generated index 2 and holds 10 + 3. The result is (17, 0, 0, 11, 13, 17).
 using Reservation = std::vector<std::int64_t>;
 
 inline Reservation reservation_of(const Schedule& schedule, std::int64_t prompt_length,

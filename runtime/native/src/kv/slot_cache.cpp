@@ -138,8 +138,8 @@ std::int64_t SlotCache::reserved(Row row, std::int64_t layer) const {
   return found == reserved.end() ? 0 : found->second;
 }
 
-// Returns how many of a resident's positions the layer's buffers hold; a row that is about to leave
-// the layer may have more, and any row in the draft layer, which holds none of its prompt.
+// Returns how many of a resident's positions the layer's buffers hold. A row that is about to leave
+// the layer may have more positions, and so may any row in the draft layer, which holds no prompts.
 std::int64_t SlotCache::held(const Layer& layer, Row row) const {
   return std::min(lengths_.at(row), layer.pair->capacity());
 }

@@ -22,13 +22,13 @@ struct Limits {
 // Keys and values of all running rows, layer by layer.
 //
 // A layer's residents occupy its slots 0 ... n-1, so that the layer is bound to the first n slots
-// of one buffer. A row enters at the tail; when it leaves a layer, the last resident's positions
-// move into the gap, in that layer only. Rows reserve all memory that they will need on admission.
+// of one buffer. A row enters at the tail. When it leaves a layer, the last resident's positions
+// move into the gap, in that layer only. On admission, rows reserve all memory that they will need.
 // Buffers grow in size classes, one layer at a time, and return to the pool when a layer has no
-// reservation.
+// reservations left.
 //
-// Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
-// slots 0, 1.
+// Worked: rows 7, 8, 9 are in slots 0, 1, 2 of layer 3. After row 7 leaves the layer, rows 9, 8 are
+// in slots 0, 1.
 class SlotCache {
  public:
   using Row = std::int64_t;
@@ -46,38 +46,37 @@ class SlotCache {
   std::uint64_t generation(std::int64_t layer) const { return at(layer).generation; }
   // The rows in the layer's slots, in order.
   const std::vector<Row>& residents(std::int64_t layer) const { return at(layer).residents; }
-  // The layer's first slots.
+  // Returns the first ``rows`` slots of the layer.
   CacheView first(std::int64_t layer, std::int64_t rows) const { return slots(layer, 0, rows); }
-  // ``rows`` slots of the layer from slot ``start`` on.
+  // Returns ``rows`` slots of the layer from slot ``start`` on.
   CacheView slots(std::int64_t layer, std::int64_t start, std::int64_t rows) const {
     return at(layer).pair->view(start, rows);
   }
 
-  // Returns the peak of bytes in use once these reservations are added to the present ones,
-  // including the copies while buffers grow. Their prompts take ``prompt_bytes`` more while they
-  // run.
+  // Returns the peak of bytes in use if these reservations are added to the present ones, including
+  // copies while buffers grow. Their prompts take ``prompt_bytes`` more while they run.
   std::int64_t bytes_with(const std::vector<const Reservation*>& reservations,
                           std::int64_t prompt_bytes) const;
-  // Returns the bytes that these rows take without any others. Any thread may call it.
+  // Returns the bytes that these rows take if there are no others. Any thread may call it.
   std::int64_t bytes_alone(const Reservation& reservation, std::int64_t rows) const;
 
   // Reserves memory that `bytes_with` found to fit.
   void reserve(const std::vector<Row>& rows, const std::vector<const Reservation*>& reservations);
   // Gives rows with a reservation the layer's next slots.
   CacheView enter(std::int64_t layer, const std::vector<Row>& rows);
-  // The number of positions that the row has reserved in the layer; 0 once it has left.
+  // Returns the number of positions that the row has reserved in the layer; 0 once it has left.
   std::int64_t reserved(Row row, std::int64_t layer) const;
-  // The number of positions of a row that are written.
+  // Returns the number of positions of a row that are written.
   std::int64_t length(Row row) const { return lengths_.at(row); }
   // Sets how many positions of a row are written, in each layer where it resides.
   void set_length(Row row, std::int64_t length) { lengths_[row] = length; }
-  // Takes the row out of a layer for good; does nothing if it is not there.
+  // Removes the row from a layer for good; does nothing if it is not there.
   void leave(Row row, std::int64_t layer);
-  // Takes a row that has ended out of all layers.
+  // Removes a row that has ended from all layers.
   void release(Row row);
   // Copies a row, in each layer where it resides, to others with the same reservation.
   void fork(Row row, const std::vector<Row>& copies);
-  // Gives all buffers back to the pool.
+  // Returns all buffers to the pool.
   void clear();
 
  private:

@@ -42,7 +42,8 @@ std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& p
   const std::int64_t most = std::clamp<std::int64_t>(max_model_len - length, 1, room);
   const std::int64_t max_tokens = params.max_tokens > 0 ? params.max_tokens : most;
   const std::int64_t logprobs = params.logprobs.value_or(0);
-  const std::int64_t entries = logprobs + 1;  // of a token, its own too; up to 2^24, as the others
+  const std::int64_t entries =
+      logprobs + 1;  // per token, with its own; up to 2^24, like the others
   if (params.logprobs && params.n * max_tokens > kMaxLogprobs / entries) {
     throw Error(Status::kUsage, "prompt",
                 "n " + std::to_string(params.n) + ", max_tokens " + std::to_string(max_tokens) +

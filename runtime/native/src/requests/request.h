@@ -10,9 +10,9 @@
 
 namespace skipdec::runtime {
 
-// One prompt and how to continue it. ``max_tokens`` is resolved and never 0. Clients take turns,
-// and each may have a prefix cache of its own; ``client`` names them. Without ``drafts`` its rows
-// draft nothing, where the engine does.
+// A prompt and how to continue it. ``max_tokens`` is resolved and never 0. ``client`` names the
+// client: clients take turns, and each may have a prefix cache of its own. ``drafts`` false
+// switches the engine's drafts off for this request.
 struct Request {
   TokenSpan prompt;
   SamplingParams params;
@@ -30,12 +30,12 @@ void require_token_ids(const std::string& subject, const TokenSpan& tokens,
 void require_token_count(const std::string& subject, std::size_t count, std::int64_t max_seq_len);
 
 // Returns how many tokens a completion of ``prompt`` may have: params.max_tokens, or as many as
-// ``max_model_len`` positions leave, at least one. Throws Error (kUsage) as `require_token_ids`
-// does, for no room for params.max_tokens, or too many log-probabilities.
+// ``max_model_len`` positions leave, at least one. Throws Error (kUsage) like `require_token_ids`,
+// if there is no room for params.max_tokens, and for too many log-probabilities.
 std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
                                 const ModelSpec& model, std::int64_t max_model_len);
 
-// A prompt and its continuation, which is to be scored.
+// A prompt and a continuation to score.
 struct ScoreRequest {
   TokenSpan prompt, continuation;
   SchedulePointer schedule;

@@ -23,32 +23,32 @@ struct Delta {
   StopReason stop_reason;
   std::int64_t layers = 0;
   std::vector<Logprob> logprobs;
-  bool drafted = false;  // the guess that was fed; equal texts may differ in it
+  bool drafted = false;  // equals a guess that was fed; may differ between equal texts
 };
 
 // A completion so far.
 struct Completion {
-  std::string text;  // once it has ended
+  std::string text;  // set when the completion ends
   std::vector<std::int64_t> token_ids;
   std::vector<std::int64_t> layers;  // number of layers of each token
   std::optional<FinishReason> finish_reason;
   StopReason stop_reason;
-  std::vector<Logprob> logprobs;           // all tokens', one after the other
+  std::vector<Logprob> logprobs;           // those of all tokens, concatenated
   std::vector<std::size_t> logprobs_ends;  // end of each token's entries in logprobs
-  std::vector<double> token_seconds;       // arrival of each, since the caller began to wait
-  std::int64_t passes = 0;                 // with and without drafts, behind the prompt
-  std::int64_t drafted = 0, accepted = 0;  // drafted tokens, and those of them that were right
+  std::vector<double> token_seconds;       // arrival of each token since the caller began to wait
+  std::int64_t passes = 0;                 // with and without drafts, after the prompt
+  std::int64_t drafted = 0, accepted = 0;  // drafted tokens, and right ones
 };
 
 class Sequence {
  public:
-  // ``tokenizer``: nullptr where the bundle has none; both outlive the sequence. ``start``: when
-  // the caller began to wait, seconds of the clock.
+  // ``tokenizer`` is nullptr if the bundle has none; tokenizer and model must outlive the sequence.
+  // ``start`` is when the caller began to wait, in seconds of the clock.
   Sequence(const Request& request, std::int64_t output_index, const ModelSpec& model,
            const Tokenizer* tokenizer, double start);
 
-  // Allocates what ``max_tokens`` tokens need, so that no later call does; a request that waits
-  // needs none of it.
+  // Allocates memory for ``max_tokens`` tokens, so that later calls allocate none. It is separate
+  // because waiting requests need none of it.
   void reserve(std::int64_t max_tokens);
 
   bool has_ended() const { return completion_.finish_reason.has_value(); }
@@ -58,7 +58,7 @@ class Sequence {
     return static_cast<std::int64_t>(completion_.token_ids.size());
   }
 
-  // Samples from ``logits`` [V], made by ``layers`` layers, and appends the token. Throws Error
+  // Samples from ``logits`` [V], computed by ``layers`` layers, and appends the token. Throws Error
   // (kEngine) for logits that are not a distribution.
   void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
   // Returns the token that `accept` would draw ``place`` tokens from now, see Sampler::propose.
@@ -71,9 +71,9 @@ class Sequence {
   }
   // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
   void count_pass(std::int64_t drafted, std::int64_t accepted);
-  // Undoes the last token, if the last delta ``has_token``, which was a guess, and the end.
+  // Undoes the end and, if the last delta ``has_token``, the last token, which was a guess.
   void undo(bool has_token);
-  // Ends it as cancelled, with ``reason`` as its stop_reason.
+  // Ends the completion as cancelled, with ``reason`` as its stop_reason.
   void abort(const std::string& reason, Delta& delta);
   void fail(const std::string& reason, Delta& delta);
 

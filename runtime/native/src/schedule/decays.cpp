@@ -13,7 +13,7 @@ namespace {
 constexpr double kPi = 3.14159265358979323846;
 constexpr std::int64_t kLargestExactPower = 16;
 
-// A natural number of up to 448 bits: a product of 16 horizons, of layers, and a factor.
+// A natural number of up to 448 bits, enough for a product of 16 horizons, layers and a factor.
 class Natural {
  public:
   explicit Natural(std::uint32_t value) { limbs_[0] = value; }
@@ -51,7 +51,7 @@ double time_of(const ScheduleRule& rule, std::int64_t index) {
   return static_cast<double>(index) / static_cast<double>(last_of(rule));
 }
 
-// Returns the budget after the part ``progress`` of the fall, rounded on the grid.
+// Returns the budget at the fraction ``progress`` of the fall, rounded on the grid.
 std::int64_t fallen(const ScheduleRule& rule, double progress) {
   return round_half_up(rule.max_exit_layer * kGrid - rule.fall() * on_grid(progress), kGrid);
 }
@@ -65,7 +65,7 @@ std::int64_t cosine(const ScheduleRule& rule, std::int64_t index) {
   return fallen(rule, (1 - std::cos(kPi * time_of(rule, index))) / 2);
 }
 
-// The largest budget b with max - fall * time ** power >= b - 1/2, in whole numbers.
+// Returns the largest budget b with max - fall * time ** power >= b - 1/2, in exact integers.
 std::int64_t exact_power(const ScheduleRule& rule, std::int64_t index, std::int64_t power) {
   const Natural done = power_of(index, power, 2 * rule.fall());
   std::int64_t low = rule.min_exit_layer, high = rule.max_exit_layer;  // the smallest always fits

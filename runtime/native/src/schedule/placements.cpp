@@ -39,7 +39,7 @@ LayerPlan unified(const ScheduleRule& rule, std::int64_t budget) {
   return layers;
 }
 
-// Repeatedly adds the middle layer (the lower of two) of the widest gap (the highest of equals).
+// Repeatedly adds the middle layer (the lower of two) of the widest gap (the highest if equal).
 LayerPlan unified_nested(const ScheduleRule& rule, std::int64_t budget) {
   std::set<std::int64_t> chosen{rule.num_layers - 1};
   const std::int64_t lowest = std::max<std::int64_t>(rule.warmup_layers, 1);

@@ -9,8 +9,9 @@
 namespace skipdec::runtime {
 namespace {
 
-// Calls ``found`` with token 0 and with each token of another budget than the one before. A decay
-// never rises but in a table, so that ends of one budget have no other between them.
+// Calls ``found`` with token 0 and with each token whose budget differs from that of the token
+// before it. Except in tables, decays never rise, so tokens between two of equal budget have that
+// budget.
 void each_change(const ScheduleRule& rule,
                  const std::function<void(std::int64_t index, std::int64_t budget)>& found) {
   const auto budget_of = [&rule](std::int64_t index) {
@@ -36,7 +37,7 @@ void each_change(const ScheduleRule& rule,
   }
 }
 
-// Which part of a prompt runs each layer.
+// Returns the rule for how much of a prompt runs each layer.
 PromptRule prompt_of(const ScheduleRule& rule) {
   PromptRule prompt;
   if (rule.prompt == "full" || rule.max_exit_layer == rule.num_layers) return prompt;
@@ -55,7 +56,7 @@ bool holds(const LayerPlan& before, const LayerPlan& after) {
   return std::includes(before.begin(), before.end(), after.begin(), after.end());
 }
 
-// Refuses a prompt token that runs a layer which the one before it did not.
+// Refuses a prompt token that runs a layer that the token before it did not.
 void check_prompt(const ScheduleRule& rule, const Document& document) {
   if (rule.prompt == "full") return;
   LayerPlan before = rule.placement->layers(rule, rule.num_layers);

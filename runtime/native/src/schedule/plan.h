@@ -1,4 +1,4 @@
-// Plans: what a rule, or a preset, stands for.
+// Plans: the layers that a rule or a preset runs.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace skipdec::runtime {
 // that the token before it bypasses.
 SchedulePointer schedule_of(const ScheduleRule& rule, const Document& document);
 
-// Returns "full" and the presets that fit a model of ``num_layers``, by name; these have no horizon
-// yet.
+// Returns "full" and the presets that fit a model of ``num_layers``, by name. The presets have no
+// horizon yet.
 std::map<std::string, ScheduleRule> preset_rules(std::int64_t num_layers);
 
 }  // namespace skipdec::runtime

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Reads a rule: its bounds, and exactly the parameters that its decay and placement have.
+// Reads a rule: its bounds, and exactly the parameters of its decay and placement.
 class RuleReader {
  public:
   RuleReader(const json& value, const Document& document)
@@ -60,7 +60,7 @@ class RuleReader {
     }
   }
 
-  // A finite number above 0.
+  // Checks a finite number above 0.
   void check_positive(const char* name) {
     const json& value = rule_.parameters[name];
     if (!value.is_number() || !(value.get<double>() > 0)) unknown(name, "a finite number above 0");
@@ -81,7 +81,7 @@ class RuleReader {
     }
   }
 
-  // One budget a token of the horizon; the first is the largest.
+  // Checks one budget per token of the horizon; the first must be the largest.
   void check_table() {
     const auto most = static_cast<std::size_t>(rule_.horizon);
     const json& table = array_of(rule_.parameters["table"], "schedule.table", most, document_);
@@ -95,7 +95,7 @@ class RuleReader {
       fields_.refuse("table", "does not begin with max_exit_layer");
   }
 
-  // The smallest budget holds the layers that always run.
+  // Checks that the smallest budget includes the layers that always run.
   void check_placement() {
     const std::string_view placement = rule_.placement->name;
     std::int64_t least = rule_.warmup_layers + 1;

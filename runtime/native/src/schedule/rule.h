@@ -1,4 +1,4 @@
-// The rule that a plan is made of: budgets by a decay, layers by a placement.
+// The rule of a schedule: budgets by a decay, layers by a placement.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Placement {
   LayerPlan (*layers)(const ScheduleRule& rule, std::int64_t budget);
 };
 
-// All decays and placements, the default ones first.
+// Return all decays and placements, the default first.
 const std::vector<Decay>& decays();
 const std::vector<Placement>& placements();
 
@@ -43,12 +43,12 @@ struct ScheduleRule {
 
   std::int64_t fall() const { return max_exit_layer - min_exit_layer; }
   bool is_constant() const { return decay->name == "constant"; }
-  // Returns true if the horizon follows from the other parameters: that of a table, or the first
-  // token at which the decay d3 is at its least budget.
+  // Returns true if the horizon follows from other parameters: that of a table, or the first token
+  // at which the decay d3 reaches its smallest budget.
   bool implies_horizon() const;
 };
 
-// Reads and checks a rule: fields, names, parameters and bounds. Throws, by ``document``.
+// Reads and checks a rule: fields, names, parameters and bounds. Throws an error of ``document``.
 ScheduleRule rule_of(const nlohmann::json& value, const Document& document);
 
 // Returns the rule that runs all layers for every token.

@@ -9,16 +9,17 @@
 
 namespace skipdec::runtime {
 
-// The layers that one step runs, lowest first. Compared by address: a schedule owns its plans.
+// The layers that one step runs, lowest first. A schedule owns its plans, which are compared by
+// address.
 using LayerPlan = std::vector<std::int64_t>;
 
-// A run of generated tokens with one plan: from ``start`` to the next segment's.
+// A run of generated tokens with one plan, from ``start`` to the start of the next segment.
 struct Segment {
   std::int64_t start = 0;
   LayerPlan layers;
 };
 
-// Rule for how many of a prompt's first tokens run a layer: all of them where ``numerators`` is
+// The rule for how many of a prompt's first tokens run a layer: all of them if ``numerators`` is
 // empty or holds kAll, else min(length, numerator * (length - 1) / denominator + 1).
 struct PromptRule {
   static constexpr std::int64_t kAll = -1;
@@ -27,7 +28,7 @@ struct PromptRule {
 };
 
 // Immutable. Budgets never grow and sets of layers are nested (SkipDecode, arXiv 2307.02628), so
-// that the tokens which run a layer are always a row's first ones.
+// the tokens that run a layer are always the first ones of a row.
 //
 // Worked: 6 layers, segments {0: [0,1,2,3,4,5]}, {1: [0,4,5]}, {3: [0,5]}: generated token 2 runs
 // [0,4,5]; last_index(4) is 2, last_index(5) kForever, last_index(1) 0.
@@ -35,7 +36,8 @@ class Schedule {
  public:
   static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
-  // ``segments`` begin at 0, and each has layers of the one before; see `schedule_of`.
+  // ``segments`` begin at 0, and each has a subset of the layers of the one before; see
+  // `schedule_of`.
   Schedule(std::int64_t num_layers, std::vector<Segment> segments, PromptRule prompt,
            std::string text);
 
@@ -48,7 +50,8 @@ class Schedule {
 
   // Returns the layers that generated token ``index`` >= 0 runs when it is fed back.
   const LayerPlan& plan(std::int64_t index) const;
-  // The last generated index at which ``layer`` runs; -1 if none, kForever if it never stops.
+  // Returns the last generated index at which ``layer`` runs; -1 if none, kForever if it never
+  // stops.
   std::int64_t last_index(std::int64_t layer) const {
     return last_indices_[static_cast<std::size_t>(layer)];
   }
@@ -57,7 +60,7 @@ class Schedule {
   // Returns the number of layers that token ``index`` of a prompt of ``length`` tokens runs.
   std::int64_t prompt_depth(std::int64_t index, std::int64_t length) const;
   // Returns the layers of a generated token, or the last of a prompt, that runs ``count`` layers.
-  // Throws Error (kUsage) for a number that no such token runs.
+  // Throws Error (kUsage) for a count that no such token has.
   const LayerPlan& layers(std::int64_t count) const;
   // Returns the number of tokens that run each layer, for a prompt and ``num_fed`` generated tokens
   // that are fed back.

@@ -31,7 +31,7 @@ struct GivenRule {
   Document document;  // where it was given
 };
 
-// Throws unless ``digest`` is that of ``value`` in canonical text, in which way ever it is written.
+// Throws unless ``digest`` is that of the canonical text of ``value``, however the file writes it.
 void check_digest(const json& digest, json value, const Document& document) {
   constexpr std::size_t kDigits = 64, kMostShown = 12;
   value["digest"] = std::string(kDigits, '0');
@@ -56,7 +56,7 @@ GivenRule given_rule(std::string_view text, const std::string& subject, std::int
   return {rule, document};
 }
 
-// "64" of "2x:horizon=64"; nothing if it has other options.
+// Returns 64 for "horizon=64"; nothing if there are other options.
 std::optional<std::int64_t> horizon_of(std::string_view options) {
   constexpr std::string_view kKey = "horizon=";
   if (options.substr(0, kKey.size()) != kKey) return std::nullopt;

@@ -1,4 +1,4 @@
-// The schedules of a bundle: its own, its presets, and any other whose plan is given as JSON.
+// The schedules of a bundle: its own, its presets, and any other that is given as JSON.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace skipdec::runtime {
 
-// True for the name of a schedule's file.
+// Returns true if ``schedule`` is the name of a file.
 bool names_file(std::string_view schedule);
 
 // The contents of schedule.json. Immutable; any thread may use it.
@@ -26,13 +26,13 @@ class Schedules {
   static Schedules parse(std::string_view text, std::int64_t num_layers, const std::string& subject,
                          std::int64_t positions = constants::kMaxHorizon);
 
-  // Returns the schedule that ``asked`` names for a request of up to ``max_tokens`` tokens:
+  // Returns the schedule that ``asked`` names, for a request of up to ``max_tokens`` tokens:
   //   ""                        the bundle's own
   //   "full", "2x", "4x"        a preset; its horizon is the own schedule's, or max_tokens
   //   "2x:horizon=64"           the same with a horizon, up to the model's positions or, if that
-  //                             is longer, the own schedule's
-  //   "{…}", a path *.json      JSON of a rule, or with one as "schedule", as `skipdec schedule
-  //                             show --json` prints it; a file's horizon has no bound
+  // is longer, the own schedule's horizon   "{…}", a path *.json      the JSON of a rule, alone or
+  // as "schedule" of an object, as `skipdec                             schedule show --json`
+  // prints it; a file's horizon has no bound
   // Throws Error (kSchedule), naming what is allowed and the command that makes the JSON of any
   // other schedule. Two requests that run the same preset share one schedule while either holds it.
   SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens) const;

@@ -1,4 +1,4 @@
-// Admission: when waiting requests may join those that run.
+// Admission: when waiting requests may join the running ones.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 namespace skipdec::runtime {
 
 // Admits requests when nothing runs, when ``min_free`` slots are free and as many rows wait, or
-// ``hold_ms`` after the first of them could have been admitted; with zeros, first come, first
-// served. Requests that are admitted together run at similar depths and share the reads of weights
-// for their prompts.
+// ``hold_ms`` after the first request could have been admitted. With zeros, admission is first
+// come, first served. Requests admitted together run at similar depths and read weights once for
+// their prompts.
 struct Admission {
   std::int64_t min_free = 0;
   std::int64_t hold_ms = 0;
 
-  // Reads "fcfs" (as does an empty text), "gang" or "gang:min_free=2,hold_ms=8". Throws Error
+  // Parses "fcfs" (also an empty text), "gang" or "gang:min_free=2,hold_ms=8". Throws Error
   // (kUsage) for an unknown name or parameter, or a value that is not a whole number.
   static Admission parse(std::string_view text);
 

@@ -1,4 +1,4 @@
-// The part of RunningBatch that decides whether requests fit: alone, and beside those that run.
+// The part of RunningBatch that decides whether requests fit, alone or beside the running ones.
 #include <algorithm>
 
 #include "errors.h"
@@ -53,7 +53,7 @@ void RunningBatch::require_room(const SchedulePointer& schedule) const {
                   " positions needs " + grouped(needed(std::max<std::int64_t>(1, most - 1))));
 }
 
-// Makes the row of a request's prompt, with its copies and their reservation.
+// Returns the row of a request's prompt, with its copies and their reservation.
 PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first) const {
   PromptRow row;
   row.row = first;

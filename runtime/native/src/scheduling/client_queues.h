@@ -1,4 +1,4 @@
-// Queues of several clients that take turns.
+// Queues of clients that take turns.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,16 @@ namespace skipdec::runtime {
 
 // Waiting items, one queue per client; clients are visited in turn.
 //
-// A client's items keep their order of arrival. A client goes to the end of the line when an item
-// of its own was served, or when its first item arrives, so it waits for at most one item of each
-// client before it. With one client the order is that of arrival.
+// A client's items keep their order of arrival. A client goes to the end of the line when one of
+// its items is served or when its first item arrives, so it waits for at most one item of each
+// client before it. With one client, the order is that of arrival.
 template <class Item>
 class ClientQueues {
  public:
   std::int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // Queues an item behind the others of its client. Keys must differ.
+  // Queues an item after the others of its client. Keys must differ.
   void add(std::int64_t key, const std::string& client, Item item) {
     auto queue = std::find_if(queues_.begin(), queues_.end(),
                               [&](const Queue& each) { return each.client == client; });
@@ -31,7 +31,7 @@ class ClientQueues {
     ++size_;
   }
 
-  // Removes an item that is served; its client's next turn comes after all others'.
+  // Removes an item that is served; its client's next turn comes after those of all others.
   void serve(std::int64_t key) {
     const auto queue = remove(key);
     if (queue != queues_.end()) queues_.splice(queues_.end(), queues_, queue);

@@ -191,7 +191,7 @@ void RunningBatch::run(const Decode& /*action*/) {
   decoding_->ran(steps_, thread_seconds_now() - begun, searching, is_first);
 }
 
-// Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.
+// Keeps the tokens that ordinary decoding would write, and rolls back the row's other tokens.
 void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
   const std::int64_t before = row.sequence->num_tokens();
   try {
@@ -217,7 +217,7 @@ Delta& RunningBatch::new_delta(const RunningRow& row) {
   return delta;
 }
 
-// Frees the slots of rows that have ended, and counts requests that have.
+// Frees the slots of rows that have ended, and counts requests that have ended.
 void RunningBatch::remove_ended() {
   const auto has_ended = [](const RunningRow& row) { return row.sequence->has_ended(); };
   for (const RunningRow& row : rows_) {
@@ -230,7 +230,7 @@ void RunningBatch::remove_ended() {
   rows_.erase(std::remove_if(rows_.begin(), rows_.end(), has_ended), rows_.end());
 }
 
-// Adds ``by`` to the count of requests that ended as this one has.
+// Adds ``by`` to the count of requests that ended in the same way as this one.
 void RunningBatch::count_end(const Running& running, std::int64_t by) {
   const std::vector<Sequence>& all = running.sequences;
   const bool failed = std::any_of(all.begin(), all.end(), [](const Sequence& each) {
@@ -251,7 +251,7 @@ const std::vector<Delta>& RunningBatch::fail(std::int64_t number, const std::str
   return deltas_;
 }
 
-// Ends the running rows of a request and frees its slots; false if it has none.
+// Ends the running rows of a request and frees its slots; returns false if it has none.
 bool RunningBatch::end(std::int64_t number, const std::string& reason, EndOne end_one) {
   deltas_.clear();
   const auto found = requests_.find(number);
@@ -269,14 +269,14 @@ bool RunningBatch::end(std::int64_t number, const std::string& reason, EndOne en
   return true;
 }
 
-// Ends all rows that run or were about to: their keys and values may be wrong.
+// Ends all rows that run or were about to, because their keys and values may be wrong.
 void RunningBatch::fail_all(const std::string& reason, const Action& action) {
   std::set<std::int64_t> numbers;
   for (const RunningRow& row : rows_) numbers.insert(row.number);
   if (const auto* prefill = std::get_if<Prefill>(&action)) {
     numbers.insert(prefill->numbers.begin(), prefill->numbers.end());
   }
-  // Prompts that are partly run, or have just ended: `reset` frees their chunks.
+  // Prompts that have partly run or just ended; `reset` frees their chunks.
   if (const auto* chunk = std::get_if<Chunk>(&action)) numbers.insert(chunk->number);
   if (const auto number = scheduler_.in_chunks()) numbers.insert(*number);
   for (const std::int64_t number : numbers) {

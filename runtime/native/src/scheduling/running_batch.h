@@ -21,31 +21,31 @@
 
 namespace skipdec::runtime {
 
-// Who may use the kept prefixes of a prompt: nobody, all clients, or the same client only.
+// Who may use the kept prefixes of a prompt: nobody, all clients, or only the same client.
 enum class PrefixSharing { kOff, kShared, kClient };
 
 struct RunningBatchConfig {
   std::int64_t max_batch_size = constants::kDefaultMaxBatchSize;  // rows at once
-  std::int64_t max_model_len = 0;  // positions of a request; 0: as many as the bundle holds
+  std::int64_t max_model_len = 0;  // positions of a request; 0: as many as the bundle has
   std::int64_t kv_memory = 0;      // bytes
   std::int64_t max_prefill_tokens = constants::kDefaultMaxPrefillTokens;
   std::string admission;
   PrefixSharing prefix_cache = PrefixSharing::kShared;
   std::optional<DraftConfig> draft;          // empty: one token per pass
-  std::shared_ptr<const KnownNGrams> known;  // with which own drafts begin; nullptr: none
+  std::shared_ptr<const KnownNGrams> known;  // initial n-grams of own drafts, or nullptr
 };
 
-using EngineStats = skipdec_stats;  // its ``size`` is the border's
+using EngineStats = skipdec_stats;  // ``size`` is only for the C interface
 
 struct ScoreResult {
   std::vector<double> logprobs;
   std::vector<std::int64_t> layers;
 };
 
-// A request has the same tokens as when it runs alone (up to rounding where products are float32).
+// A request gets the same tokens as when it runs alone (up to rounding if products are float32).
 // Its KV memory is reserved on admission, so that no running row is ever preempted. If a row's own
-// computation fails (NaN logits), that row ends with "error"; if a call of the engines fails, all
-// running rows do, and waiting requests go on; the third failure in a row makes `step` throw.
+// computation fails (NaN logits), that row ends with "error". If a call of an engine fails, all
+// running rows do, and waiting requests continue; the third consecutive failure makes `step` throw.
 //
 // For one thread unless a method says otherwise.
 class RunningBatch {
@@ -53,9 +53,9 @@ class RunningBatch {
   // Throws Error (kUsage) for a configuration that the bundle does not allow.
   static void check(const Manifest& manifest, const RunningBatchConfig& config);
 
-  // All arguments outlive the batch. ``tokenizer``: nullptr where the bundle has none.
-  // ``decoding``: nullptr for what ``config.draft`` says. Throws Error (kUsage) for a configuration
-  // that is not allowed.
+  // All arguments must outlive the batch. ``tokenizer`` is nullptr if the bundle has none.
+  // ``decoding`` is nullptr for the decoding that ``config.draft`` selects. Throws Error (kUsage)
+  // for a configuration that is not allowed.
   RunningBatch(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
                const RunningBatchConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
 
@@ -67,20 +67,20 @@ class RunningBatch {
   void require_room(const SchedulePointer& schedule) const;
 
   // Queues a request that `require_possible` accepted; its deltas carry ``number``, which ascends.
-  // If it throws, for example without memory, the request has failed and the batch is as before.
+  // If this throws, e.g. for lack of memory, the request has failed and the batch is unchanged.
   void add(std::int64_t number, Request request, double start);
   bool is_busy() const { return scheduler_.is_busy(); }
-  // While false, waiting requests stay so, and the running ones go on.
+  // While false, waiting requests keep waiting and running ones continue.
   void set_admits(bool admits) { admits_ = admits; }
-  // Runs prompts, a chunk of one, or a step, as the scheduler decides; empty if nothing can run
-  // now. The result lives until the next call. Throws the engines' error at the third failure in a
-  // row.
+  // Runs prompts, a chunk of a prompt, or a step, as the scheduler decides. Returns the deltas,
+  // valid until the next call; none if nothing can run now. Throws the engines' error at the third
+  // consecutive failure.
   const std::vector<Delta>& step(double now);
   // Ends a request as cancelled and frees its slots; ignores an unknown one.
   const std::vector<Delta>& abort(std::int64_t number, const std::string& reason);
   // Ends a request as failed for a reason outside the batch, e.g. its caller's callback.
   const std::vector<Delta>& fail(std::int64_t number, const std::string& reason);
-  // Undoes a row's last token, or what else ``delta`` of its last pass reports, before `abort` or
+  // Undoes the row's last token, or whatever ``delta`` of its last pass reports, before `abort` or
   // `fail` ends the request.
   void undo(const Delta& delta);
   bool has_ended(std::int64_t number) const;
@@ -89,7 +89,7 @@ class RunningBatch {
 
   // Returns true if the memory for a text is free now; `score` then runs it between two steps.
   bool fits(const ScoreRequest& request) const;
-  // Counts it, even if an engine fails or its logits are not finite, which throws Error (kEngine).
+  // Counts the text even if an engine fails or logits are not finite, which throws Error (kEngine).
   ScoreResult score(const ScoreRequest& request);
 
   // Any thread may call it.

@@ -9,8 +9,8 @@ namespace skipdec::runtime {
 
 namespace {
 
-// A row of any length may be padded by this many tokens: running them costs less than reading the
-// weights for another call (as much as 12 tokens of OPT-1.3b in int8 on two cores).
+// A row of any length may be padded by this many tokens, because running them costs less than
+// reading the weights for another call (as much as 12 tokens of OPT-1.3b in int8 on two cores).
 using constants::kCheapPadding;
 
 }  // namespace
@@ -61,7 +61,7 @@ Action Scheduler::next_action(double now) {
   return Wait{};
 }
 
-// Returns the job whose turn it is, if it fits, and others of similar length that fit beside it.
+// Returns the job whose turn it is, if it fits, and others of similar length that fit with it.
 std::vector<Job> Scheduler::group() const {
   std::vector<Job> found;
   std::int64_t free_slots = free();

@@ -1,4 +1,4 @@
-// Scheduler: decides whether a running batch runs prompts, a chunk of one, a step, or nothing.
+// Scheduler: decides whether a running batch runs prompts, a chunk of a prompt, a step, or nothing.
 #pragma once
 
 #include <cstdint>
@@ -25,25 +25,25 @@ struct Job {
 struct Prefill {
   std::vector<std::int64_t> numbers;
 };
-// Run the next tokens of a prompt; the caller tells `prompt_ran` when they were the last.
+// Run the next tokens of a prompt; the caller calls `prompt_ran` after the last ones.
 struct Chunk {
   std::int64_t number = 0;
   bool is_first = false;
 };
 // Run a step of all running rows.
 struct Decode {};
-// Nothing can run before a request comes.
+// Nothing can run before a request arrives.
 struct Wait {};
 using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 
-// Admits requests to ``slots`` rows; it runs nothing itself and reads no clock.
+// Admits requests to ``slots`` rows. It does not run anything or read a clock.
 //
 // Clients take turns, one request each (`ClientQueues`); requests of one client are served first
 // come, first served. Prompts of similar length (the shortest at least half the longest) share a
 // call of at most ``max_prefill_tokens``, padding included. After a call for prompts comes a step,
 // so that the gap between two tokens of a text is at most one such call and one step. The next call
-// for prompts has the request whose turn it is, which none passes while it waits for rows or
-// memory, so nobody starves.
+// for prompts includes the request whose turn it is; no request overtakes it while it waits for
+// rows or memory, so nobody starves.
 class Scheduler {
  public:
   // Returns true if the KV memory holds these jobs together.
@@ -80,7 +80,8 @@ class Scheduler {
  private:
   std::int64_t free() const { return slots_ - running_rows(); }
   std::vector<Job> group() const;
-  // Returns true if those that could be admitted wait for others, from the first time on.
+  // Returns true if requests that could be admitted wait for others; the time counts from the first
+  // call.
   bool holds(double now);
   Action let_in(const std::vector<Job>& group);
 

@@ -46,7 +46,7 @@ ScoreResult RunningBatch::score(const ScoreRequest& request) {
     counters_.prompt_tokens += request.num_fed();
     count(counters_.finished);
     return result;
-  } catch (...) {  // it took its turn, too
+  } catch (...) {  // a failed text took its turn, too
     count(counters_.failed);
     throw;
   }

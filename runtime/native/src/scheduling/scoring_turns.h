@@ -7,11 +7,11 @@
 
 namespace skipdec::runtime {
 
-// After a text is scored, generation runs for as long as that took before the next one is scored,
-// so that scoring takes at most about half of the time.
+// After scoring a text, generation runs for as long as the scoring took before the next text is
+// scored, so that scoring takes at most about half of the time.
 class ScoringTurns {
  public:
-  // Returns true once generation has had as much time, and running rows at least one step.
+  // Returns true once generation has had as much time and running rows at least one step.
   bool is_due(const EngineStats& now) const {
     return seconds(now) >= until_ && (now.running == 0 || now.steps != steps_);
   }

@@ -56,7 +56,7 @@ void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<Step
   held_ = 0;
   follow(rows);
   draft(rows);
-  has_new_rows_ |= was_paused;  // what was written in the pause is learned now
+  has_new_rows_ |= was_paused;  // text written during the pause is learned now
   for (std::size_t index = 0; index < rows.size(); ++index) {
     const auto found = rows_.find(rows[index].slot);
     const bool is_followed = found != rows_.end();
@@ -70,15 +70,15 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, dou
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   const auto rows = static_cast<std::int64_t>(steps.size());
-  // Engines are bound, or texts are learned, which takes long without drafts, too.
+  // Binding engines or learning texts makes the pass long, even without guesses.
   const bool is_long = has_new_rows_ || is_first;
   if (!is_long) {
-    // One over one token per row is as long as if no guesses had been looked for.
+    // The cost of a pass over one token per row excludes the search for guesses.
     const double beside = longest == 1 ? searching : costs_.draft_seconds() - draft_seconds_;
     costs_.add_pass(rows, static_cast<std::int64_t>(longest), seconds - beside);
   }
   if (!config_.adapt) return;
-  if (is_long || longest == 1) {  // whatever else made it long, drafts cost the search alone
+  if (is_long || longest == 1) {  // then drafts cost only the search
     policy_.count_pass(rows, held_, searching);
   } else {
     policy_.count_pass(rows, rows + held_, seconds);
@@ -103,8 +103,8 @@ void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const fl
   count(row, guesses, deltas, before);
 }
 
-// Counts what came of a row's guesses; behind those that held, one was wrong or failed. The row's
-// own deltas are those from ``first`` on.
+// Counts the results of a row's guesses; the guess after those that held was wrong or failed. The
+// row's own deltas begin at ``first``.
 void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
                             const std::vector<Delta>& deltas, std::size_t first) {
   const auto found = rows_.find(row.slot);
@@ -123,7 +123,7 @@ void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
   if (row.sequence->has_ended()) learn(followed.drafts, row);
 }
 
-// Learns one of four texts that end in a pause, so that pauses cost next to nothing.
+// Learns one in four texts that end during a pause, so that pauses cost almost nothing.
 void DraftedDecoding::end_in_pause(const RunningRow& row) {
   constexpr std::int64_t kLearnedOfPauses = 4;
   const auto found = rows_.find(row.slot);
@@ -145,7 +145,7 @@ RowDrafts DraftedDecoding::begin(const RunningRow& row) const {
   return drafts;
 }
 
-// Begins with new rows, and forgets those that are gone.
+// Starts following new rows, and forgets rows that have ended.
 void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
   ++pass_;
   has_new_rows_ = false;
@@ -183,7 +183,7 @@ void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
   }
 }
 
-// Asks one drafter after the other for the rows that have no guesses yet.
+// Asks one drafter after another for the rows without guesses.
 void DraftedDecoding::draft_in_order(const std::vector<RunningRow>& rows) {
   for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
     able_.clear();
@@ -205,7 +205,7 @@ void DraftedDecoding::draft_in_order(const std::vector<RunningRow>& rows) {
   }
 }
 
-// Lets the policy choose among n-grams' guesses and those that layers may draft.
+// Lets the policy choose between guesses of n-grams and those that layers may draft.
 void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
   offers_.resize(open_.size());
   for (RowOffers& offers : offers_) offers.resize(drafters_.size());
@@ -228,7 +228,7 @@ void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
   }
 }
 
-// Lets layers draft for the rows of ``able_`` as many tokens as pay.
+// Lets layers draft as many tokens for the rows of ``able_`` as pay.
 void DraftedDecoding::draft_on(std::size_t drafter, const std::vector<RunningRow>& rows) {
   const auto num_rows = static_cast<std::int64_t>(rows.size());
   propose(drafter, rows, config_.tokens, [&](const std::vector<Guesses>& drafted) {
@@ -243,7 +243,7 @@ void DraftedDecoding::draft_on(std::size_t drafter, const std::vector<RunningRow
   }
 }
 
-// Writes what the drafter offers the open rows.
+// Writes the drafter's offers to the open rows.
 void DraftedDecoding::offer(std::size_t drafter, const std::vector<RunningRow>& rows) {
   const bool runs_layers = policy_.source(drafter).runs_layers();
   if (!runs_layers) {
@@ -265,7 +265,7 @@ void DraftedDecoding::offer(std::size_t drafter, const std::vector<RunningRow>& 
   }
 }
 
-// Writes to ``proposed_`` the drafter's guesses for which the rows of ``able_`` have room.
+// Writes to ``proposed_`` the drafter's guesses for the rows of ``able_``, as far as there is room.
 void DraftedDecoding::propose(std::size_t drafter, const std::vector<RunningRow>& rows,
                               std::int64_t most, const GoesOn& goes_on) {
   asked_drafts_.clear();
@@ -278,7 +278,8 @@ void DraftedDecoding::propose(std::size_t drafter, const std::vector<RunningRow>
   }
 }
 
-// Lets the drafters learn what the row has written since, when one is asked or the row ends.
+// Lets the drafters learn what the row has written since; called when a drafter is asked or the row
+// ends.
 void DraftedDecoding::learn(RowDrafts& drafts, const RunningRow& row) {
   const TokenSpan& written = row.sequence->completion().token_ids;
   const auto known = static_cast<std::ptrdiff_t>(drafts.tokens.size() - row.request->prompt.size());

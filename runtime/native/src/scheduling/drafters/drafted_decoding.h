@@ -1,4 +1,4 @@
-// DraftedDecoding: rows feed guesses of what comes next, and keep those that are right.
+// DraftedDecoding: rows feed guesses of the next tokens, and keep right ones.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace skipdec::runtime {
 
-// Feeds behind each row's last token what a drafter proposes.
+// Feeds each row's last token, followed by a drafter's proposals.
 //
-// Which drafter, and how many tokens, is the choice of `DraftPolicy`. Without ``adapt`` it is the
-// first drafter that proposes anything, and as many tokens as it has. Rows whose requests ask for
-// no drafts feed one token. A guess changes no text: `Decoding::accept` draws every token from full
+// `DraftPolicy` chooses the drafter and the number of tokens. Without ``adapt``, it is the first
+// drafter that proposes anything, and all of its tokens. Rows whose requests switch drafts off feed
+// one token. Guesses don't change texts, because `Decoding::accept` draws every token from full
 // logits with the row's own sampler.
 //
-// The drafters learn from every text of a row that may draft, also where nothing was drafted; from
-// every fourth that ends in a pause of the policy.
+// Drafters learn from the text of every row that may draft, even if nothing was drafted, but only
+// from every fourth text that ends during a pause of the policy.
 class DraftedDecoding : public Decoding {
  public:
-  // `add` tells it whom to ask, in order. ``draft_prior``: the cost of a drafter's step, in passes
-  // over one token, until it is measured.
+  // `add` adds drafters in the order in which they are asked. ``draft_prior`` is the cost of a
+  // draft step, in passes over one token, until it is measured.
   explicit DraftedDecoding(DraftConfig config);
   void add(std::unique_ptr<Drafter> drafter, double draft_prior = 0);
-  // Where drafters note the time of their steps.
+  // The costs to which drafters report the time of their steps.
   PassCosts& costs() { return costs_; }
-  // Makes the drafters that ``config`` names, which `resolve_draft` made; ``per_client``: none
-  // learns across clients. ``known`` are the bundle's n-grams, nullptr without any. ``stitcher``
-  // runs those of layers and outlives this.
+  // Creates the drafters of ``config``, which `resolve_draft` returned. ``per_client``: no drafter
+  // learns across clients. ``known`` are the bundle's n-grams, or nullptr. ``stitcher`` runs drafts
+  // of layers and must outlive this object.
   static std::unique_ptr<DraftedDecoding> make(const DraftConfig& config, const Manifest& manifest,
                                                bool per_client,
                                                const std::shared_ptr<const KnownNGrams>& known,
@@ -50,14 +50,14 @@ class DraftedDecoding : public Decoding {
   static constexpr std::size_t kNone = SIZE_MAX;
   struct FollowedRow {
     RowDrafts drafts;
-    std::size_t drafter = kNone;  // whose guesses it feeds in the present pass
+    std::size_t drafter = kNone;  // whose guesses the row feeds in this pass
     Guesses guesses;
-    std::uint64_t pass = 0;  // the last one that it took part in
+    std::uint64_t pass = 0;  // the last pass in which the row took part
   };
-  // A row that has room for guesses, in the present pass.
+  // A row that has room for guesses in this pass.
   struct OpenRow {
     FollowedRow* row = nullptr;
-    std::int64_t room = 0;  // guesses that it can use
+    std::int64_t room = 0;  // guesses that the row can use
   };
 
   void follow(const std::vector<RunningRow>& rows);
@@ -81,13 +81,13 @@ class DraftedDecoding : public Decoding {
   std::unordered_map<SlotCache::Row, FollowedRow> rows_;
   std::uint64_t pass_ = 0;
   std::int64_t ended_in_pauses_ = 0;
-  // Of the present pass:
+  // State of the present pass:
   bool is_paused_ = false;
-  bool has_new_rows_ = false;  // or learned what was written in a pause
-  double draft_seconds_ = 0;   // of all draft steps, when it began
+  bool has_new_rows_ = false;  // or text written in a pause was learned
+  double draft_seconds_ = 0;   // of all draft steps, when the pass began
   std::int64_t drafting_ = 0;
   std::int64_t held_ = 0;             // guesses
-  std::vector<OpenRow> open_, able_;  // ``able_``: those for which the asked drafter may propose
+  std::vector<OpenRow> open_, able_;  // ``able_``: rows for which the asked drafter may propose
   std::vector<RowDrafts*> asked_drafts_;
   std::vector<Guesses> proposed_;            // for ``able_``
   std::vector<std::vector<Guesses>> found_;  // n-grams', by drafter and open row

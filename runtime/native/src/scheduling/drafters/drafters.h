@@ -1,4 +1,4 @@
-// Drafters: where the guesses of the tokens to come are from.
+// Drafters: the sources of guesses of the next tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,19 @@
 
 namespace skipdec::runtime {
 
-// What drafting keeps of one row: its text, and the results of its drafts.
+// Drafting's state of one row: its text, and the results of its drafts.
 struct RowDrafts {
   RunningRow row;
   TokenSpan tokens;         // prompt and text
-  std::size_t learned = 0;  // the number of tokens that drafters were told
+  std::size_t learned = 0;  // the number of tokens that drafters have learned
   LookupIndex index;
   std::vector<RowResults> results;  // by drafter
 };
 
-// Returns whether a further draft step pays, behind the guesses so far of the rows that can use
-// one.
+// Returns true if another draft step pays, given the guesses so far of the rows that can use one.
 using GoesOn = std::function<bool(const std::vector<Guesses>&)>;
 
-// Proposes tokens that may follow rows' texts; it never decides a text.
+// Proposes tokens that may follow rows' texts; it never determines a text.
 class Drafter {
  public:
   virtual ~Drafter() = default;
@@ -37,26 +36,26 @@ class Drafter {
   Drafter(const Drafter&) = delete;
   Drafter& operator=(const Drafter&) = delete;
 
-  // Names it in figures and measured times.
+  // The drafter's name in figures and measured times.
   virtual std::string source() const = 0;
-  // Returns the shares of its guesses that are expected to hold, by class of evidence.
+  // Returns the expected shares of its guesses that hold, by class of evidence.
   virtual std::vector<double> priors() const { return {kPrior}; }
-  // Returns for how many tokens, up to ``most``, it may draft for the row.
+  // Returns how many tokens, up to ``most``, it may draft for the row.
   virtual std::int64_t reach(const RunningRow& /*row*/, std::int64_t most) const { return most; }
-  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, which is empty, none where it
-  // knows nothing. ``rows`` are all that run. One that runs layers stops when ``goes_on``, if there
-  // is one, returns false.
+  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, which is empty; none if it knows
+  // nothing. ``rows`` are all running rows. A drafter that runs layers stops when ``goes_on``, if
+  // given, returns false.
   virtual void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
                        std::int64_t most, const GoesOn& goes_on,
                        std::vector<Guesses>& proposed) = 0;
-  // Takes the row's tokens from ``row.learned`` on, which were accepted.
+  // Learns the row's accepted tokens from ``row.learned`` on.
   virtual void learn(const RowDrafts& /*row*/) {}
 
  private:
   static constexpr double kPrior = 0.5;
 };
 
-// Proposes what followed the same n-grams in texts that the engine wrote before, or in those whose
+// Proposes what followed the same n-grams in earlier texts of the engine, or in the texts whose
 // n-grams the bundle has.
 class OwnDrafter : public Drafter {
  public:
@@ -84,7 +83,7 @@ class OwnDrafter : public Drafter {
   NGramTables tables_;
 };
 
-// Proposes what followed the last tokens where they stood earlier in the row's prompt and text.
+// Proposes what followed the last tokens where they occurred earlier in the row's prompt and text.
 class LookupDrafter : public Drafter {
  public:
   std::string source() const override { return "lookup"; }

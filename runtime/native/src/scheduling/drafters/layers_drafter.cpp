@@ -55,7 +55,7 @@ const std::vector<const float*>& LayersDrafter::draft(const std::vector<RunningR
     step.plans.assign(1, &row.request->schedule->plan(row.sequence->num_tokens() - 1));
     const auto found = std::find_if(fed.begin(), fed.end(),
                                     [&](const DraftRow& each) { return each.row == row.slot; });
-    if (found == fed.end()) continue;  // it takes part in calls, but its logits are not read
+    if (found == fed.end()) continue;  // the row takes part in calls, but its logits are not read
     drafting_[static_cast<std::size_t>(found - fed.begin())] = index;
     step.position = found->position;
     step.tokens.front() = found->token;

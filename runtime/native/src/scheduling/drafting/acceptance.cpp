@@ -7,15 +7,16 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr double kImagined = 4;  // tries at the prior that each class of evidence begins with
-// Those of layers, whose priors are nearer: so few failures in a row don't end drafts.
+constexpr double kImagined = 4;  // tries at its prior with which each class begins
+// The same for layers, whose priors are more accurate, so that a few failures in a row don't end
+// drafts.
 constexpr double kImaginedOfLayers = 16;
-constexpr double kMemory = 0.99;      // of a class, per token that was tried
-constexpr double kRowImagined = 4;    // tokens that held as expected, with which a row begins
-constexpr std::int64_t kStale = 128;  // passes without a checked guess, behind which all is new
-constexpr double kHope = 0.8;         // of the one imagined try then
-constexpr double kMostShare = 0.98;   // a row that was lucky may be wrong next
-constexpr int kConfidences = 8;       // classes of the probability that a draft gives its guess
+constexpr double kMemory = 0.99;      // decay of a class's counts per token tried
+constexpr double kRowImagined = 4;    // tokens that held as expected with which a row begins
+constexpr std::int64_t kStale = 128;  // passes without a checked guess that reset everything
+constexpr double kHope = 0.8;         // outcome of the one imagined try after that
+constexpr double kMostShare = 0.98;   // even a lucky row may be wrong next
+constexpr int kConfidences = 8;       // classes of the draft's probability of its guess
 
 }  // namespace
 

@@ -99,7 +99,7 @@ class DraftReading {
     }
   }
 
-  // Refuses a part that is named twice, or that would never be asked.
+  // Refuses a part that is named twice or would never be asked.
   void check_order(const std::vector<DraftPart>& parts) {
     for (auto part = parts.begin(); part != parts.end(); ++part) {
       const bool is_repeated = std::any_of(

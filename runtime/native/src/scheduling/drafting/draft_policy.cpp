@@ -9,11 +9,11 @@ namespace skipdec::runtime {
 namespace {
 
 constexpr double kLeastGain = 1.03;
-constexpr double kStaying = 1.02;  // a gain's advantage with as many drafts as last
+constexpr double kStaying = 1.02;  // advantage of the number of drafts that was chosen last
 constexpr std::array<std::int64_t, 4> kChoices{1, 2, 4, 7};
-constexpr double kShare = 0.02;   // of all passes, that drafts may cost
-constexpr double kCredit = 0.5;   // passes that they may cost at once behind a pause
-constexpr double kMostSpare = 4;  // of what they gained, kept for passes that gain nothing
+constexpr double kShare = 0.02;   // fraction of all passes that drafts may cost
+constexpr double kCredit = 0.5;   // passes that drafts may cost at once after a pause
+constexpr double kMostSpare = 4;  // passes of gain kept for passes that gain nothing
 
 }  // namespace
 
@@ -96,7 +96,7 @@ bool DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows
 }
 
 // Gives each row the drafter with the most expected tokens, and sums these up in ``held``. Of equal
-// ones the first is taken, and an n-gram's before that of layers.
+// drafters, the first is taken, and n-grams before layers.
 DraftChoice DraftPolicy::assign(std::optional<std::size_t> paid, std::int64_t count,
                                 double& held) const {
   DraftChoice choice{count, {}};

@@ -9,7 +9,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr const char* kRecommended = "own";  // by a bundle whose manifest names no drafts
+constexpr const char* kRecommended = "own";  // if the manifest names no drafts
 
 void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) {
   if (!manifest.uses_skipdec_kernels) {
@@ -26,7 +26,7 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
   }
 }
 
-// Chooses the layers of a part that runs some, lowest first, or says why the bundle has none.
+// Chooses the layers of a part, lowest first, or adds the problem if the bundle has none.
 void choose_layers(DraftPart& part, const Manifest& manifest, std::vector<std::string>& problems) {
   const std::int64_t depth = manifest.model.num_layers;
   if (part.kind->name == "trained") {
@@ -78,7 +78,7 @@ std::string unused_draft_warning(const DraftConfig& config, const Schedule& sche
 
 double byte_share(const Manifest& manifest, const DraftPart& part) {
   if (!part.kind->runs_layers) return 0;
-  // Each may be up to INT64_MAX.
+  // As floats, because each may be up to INT64_MAX.
   const auto bytes = [](const EngineSpec& spec) { return static_cast<double>(spec.step_bytes); };
   double whole = bytes(manifest.embed) + bytes(manifest.head);
   for (const EngineSpec& layer : manifest.layers) whole += bytes(layer);

@@ -9,12 +9,12 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kPlain = 4;        // measured together: the first finds everything cold
-constexpr std::int64_t kForgotten = 256;  // passes, behind which a cost is forgotten
-constexpr double kPriorFurther = 0.04;  // a row's further token, in passes, before it was measured
+constexpr std::int64_t kPlain = 4;  // measured in a row, because the first finds everything cold
+constexpr std::int64_t kForgotten = 256;  // passes after which a cost is forgotten
+constexpr double kPriorFurther = 0.04;    // a row's further token, in passes, until it is measured
 constexpr double kLeastSeconds = 1e-9;
 
-// Returns the power of two that is nearest from above.
+// Returns the smallest power of two that is not below ``rows``.
 std::int64_t class_of(std::int64_t rows) {
   std::int64_t power = 1;
   while (power < rows) power *= 2;
@@ -38,7 +38,7 @@ void RecentMean::add(double sample, std::int64_t number) {
   const std::int64_t known = std::min(count_, size);
   const double* const begin = last_.data();
   const double* const end = begin + known;
-  // Not the median: passes that bind engines or find their data cold are paid for, too.
+  // Not the median, because passes that bind engines or find their data cold cost time, too.
   const double others = std::accumulate(begin, end, -*std::max_element(begin, end));
   mean_ = others / static_cast<double>(std::max<std::int64_t>(1, known - 1));
 }

@@ -24,7 +24,7 @@ struct Guesses {
     tokens.push_back(token);
     evidence.push_back(of_class);
   }
-  // Keeps the first ``count`` at most.
+  // Keeps at most the first ``count``.
   void shorten(std::size_t count) {
     tokens.resize(std::min(count, tokens.size()));
     evidence.resize(tokens.size());

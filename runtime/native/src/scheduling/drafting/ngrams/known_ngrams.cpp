@@ -21,7 +21,7 @@ struct Entry {
   Followers followers;
 };
 
-// Returns a row of the file, or nothing if it is not allowed.
+// Returns a row of the file, or nothing if it is not valid.
 std::optional<Entry> entry_of(const json& row, std::int64_t vocab_size) {
   constexpr auto kLongest = static_cast<std::size_t>(constants::kDraftKnownTokens);
   if (!row.is_array() || row.size() < 4 || row.size() > kLongest + 3) return std::nullopt;

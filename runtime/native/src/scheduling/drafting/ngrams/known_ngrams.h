@@ -1,4 +1,4 @@
-// The n-grams that a bundle has: own drafts begin with them.
+// The n-grams of a bundle, which are the initial tables of own drafts.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace skipdec::runtime {
 
-// Parses the file of n-grams ``document`` (docs/bundle-format.md). Throws its error unless it is an
-// object with at most 16,384 of them, each once, of tokens below ``vocab_size``.
+// Parses the n-gram file ``document`` (docs/bundle-format.md). Throws its error unless it is an
+// object with at most 16,384 distinct n-grams of tokens below ``vocab_size``.
 KnownNGrams parse_ngrams(std::string_view text, std::int64_t vocab_size, const Document& document);
 
-// Returns the n-grams of ``bundle``; nullptr without a file. Throws as `parse_ngrams`.
+// Returns the n-grams of ``bundle``; nullptr without a file. Throws like `parse_ngrams`.
 std::shared_ptr<const KnownNGrams> known_ngrams(const Bundle& bundle);
 
 }  // namespace skipdec::runtime

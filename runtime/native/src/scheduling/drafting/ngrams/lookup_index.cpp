@@ -7,7 +7,7 @@ namespace skipdec::runtime {
 namespace {
 
 constexpr std::int64_t kLeastLookupTokens = 2;
-constexpr std::int64_t kMostMatched = 8;  // tokens of a match that are told apart
+constexpr std::int64_t kMostMatched = 8;  // longest match that has a class of its own
 constexpr double kPrior = 0.5;
 
 static_assert(constants::kDraftLookupTokens <= constants::kDraftNgramTokens);
@@ -36,7 +36,7 @@ std::vector<double> LookupIndex::priors() {
   return std::vector<double>(kMostMatched - kLeastLookupTokens + 1, kPrior);
 }
 
-// Adds the n-grams that end before the last token, behind which something follows.
+// Adds the n-grams that end before the last token, which therefore have a follower.
 void LookupIndex::add(const TokenSpan& tokens) {
   for (std::size_t end = std::max<std::size_t>(done_, kLeastLookupTokens); end < tokens.size();
        ++end) {

@@ -29,7 +29,7 @@ void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
         order_.pop_front();
       }
       Followers made{{{tokens[index], 1}}, 0, 1};
-      order_.push_back(key);  // without memory, at most a key that is in order alone is left
+      order_.push_back(key);  // if memory runs out, at most an unused key in ``order_`` is left
       followers_.emplace(key, std::move(made));
     }
   }
@@ -53,7 +53,7 @@ void NGramTable::count(Followers& followers, std::int64_t token) {
 }
 
 void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) const {
-  // The last tokens of the text, and what is proposed behind them.
+  // The last tokens of the text, followed by the proposals.
   std::array<std::int64_t, kDraftNgramTokens + constants::kDraftMaxTokens> tail{};
   const auto known = std::min(kDraftNgramTokens, static_cast<std::int64_t>(tokens.size()));
   std::copy(tokens.end() - known, tokens.end(), tail.begin());

@@ -23,20 +23,20 @@ struct Follower {
 struct Followers {
   std::vector<Follower> all;
   std::size_t best = 0;    // a place in ``all``
-  std::int64_t total = 0;  // with those that are not in ``all``
+  std::int64_t total = 0;  // includes followers that are not in ``all``
 };
 
-// What most often followed n-grams of texts that the model wrote before it was exported.
+// The most frequent followers of n-grams in texts that the model wrote before its export.
 using KnownNGrams = std::unordered_map<NGram, Followers, NGramHash>;
 
-// The tokens that followed the last 1 to 5 tokens of texts, counted over all texts it was told.
+// Counts of the tokens that followed 1 to 5 tokens, over all texts that the table has learned.
 //
-// Worked: after "a b c a b d a b d" the table proposes "d" behind "a b": it followed twice, "c"
-// once. Of equal counts the one that reached it first is proposed.
+// Worked: after learning "a b c a b d a b d", the table proposes "d" after "a b", because "d"
+// followed twice and "c" once. Of equal counts, the token that reached its count first is proposed.
 //
-// It holds up to ``max_keys`` n-grams; a new one beyond evicts the one inserted first. Each holds
-// up to 16 followers; further ones are not counted. ``known`` n-grams, which the bundle has, are
-// never evicted nor counted further; where texts have the same one, what followed it more often is
+// The table holds up to ``max_keys`` n-grams; beyond that, a new one evicts the oldest. Each holds
+// up to 16 followers; further ones are not counted. The bundle's ``known`` n-grams are never
+// evicted or counted further. If texts have the same n-gram, the follower with the higher count is
 // proposed.
 class NGramTable {
  public:
@@ -48,40 +48,40 @@ class NGramTable {
   std::int64_t size() const { return static_cast<std::int64_t>(followers_.size()); }
   // Counts each token from ``start`` on as a follower of the tokens before it.
   void count(const TokenSpan& tokens, std::size_t start);
-  // Writes up to ``most`` tokens that may follow ``tokens`` to ``proposed``: those of the longest
-  // n-gram that is known. The evidence of a guess is the length of its n-gram, and which share of
-  // the tokens that followed it was this one. Worked: "d" followed "a b" twice, another token once;
-  // of one token more than have been seen, 2 / 4 is in the third quarter, so the class is
-  // 4 · (2 − 1) + 2 = 6.
+  // Writes up to ``most`` tokens that may follow ``tokens`` to ``proposed``, by the longest known
+  // n-gram. The evidence for a guess is the length of its n-gram and the guess's share of the
+  // tokens that followed it. Worked: "d" followed "a b" twice, and another token once. Of one token
+  // more than were seen, its share 2 / 4 is in the third quarter, so the class is 4 · (2 − 1) + 2 =
+  // 6.
   void propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) const;
-  // Returns the shares that are expected to hold, by class of evidence.
+  // Returns the expected shares of guesses that hold, by class of evidence.
   static std::vector<double> priors();
 
  private:
-  // A table's entry for the longest n-gram that is known, and the n-gram's length.
+  // The entry of the longest known n-gram, and the n-gram's length.
   struct Match {
     const Followers* followers = nullptr;
     std::int64_t length = 0;
   };
 
   static void count(Followers& followers, std::int64_t token);
-  // Returns the followers of the most of the ``length`` tokens before ``end``; none if none is
-  // known.
+  // Returns the followers of the longest known n-gram among the ``length`` tokens before ``end``,
+  // if any.
   Match match(const std::int64_t* end, std::int64_t length) const;
 
-  // Returns what followed ``key``, or nullptr.
+  // Returns the followers of ``key``, or nullptr.
   const Followers* behind(const NGram& key) const;
 
   std::int64_t max_keys_;
   std::shared_ptr<const KnownNGrams> known_;  // nullptr: none
   std::unordered_map<NGram, Followers, NGramHash> followers_;
-  std::deque<NGram> order_;  // in which keys were inserted
+  std::deque<NGram> order_;  // keys in the order of insertion
 };
 
-// The table that all clients share, or one for each of the 32 clients that used theirs last.
+// One table that all clients share, or one for each of the 32 most recent clients.
 class NGramTables {
  public:
-  // ``known``: what every table begins with; nullptr: nothing.
+  // ``known``: the n-grams with which every table begins, or nullptr.
   explicit NGramTables(bool per_client, std::shared_ptr<const KnownNGrams> known = nullptr)
       : is_per_client_(per_client), known_(std::move(known)) {}
 
