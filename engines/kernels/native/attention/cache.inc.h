@@ -13,7 +13,7 @@ constexpr std::int64_t row_length(std::int64_t head_size) {
   return head_size + (kHasScale<Element> ? std::int64_t{sizeof(float)} : 0);
 }
 
-// Rows of one head, of which the first ``length`` may be read.
+// The rows of one head, of which the first ``length`` may be read.
 template <class Element>
 struct CachedRows {
   Element* first;

@@ -5,8 +5,8 @@
 namespace skipdec::attention {
 namespace {
 
-// Prefetches the row that will be read about 4 KB later. After the last row of ``rows``, that is a
-// row at ``after``: what follows in memory is usually unused capacity of the cache.
+// Prefetches the row that will be read about 4 KB later. After the last row of ``rows``, this is a
+// row at ``after``, because the memory that follows is usually unused capacity of the cache.
 template <class Element>
 class Prefetch {
  public:
@@ -17,7 +17,7 @@ class Prefetch {
         bytes_(rows.stride * static_cast<std::int64_t>(sizeof(Element))),
         ahead_(kBytes / bytes_) {}
 
-  // Always inlined: g++ 12 drops calls of a function that only prefetches, as one without effect.
+  // Always inlined, because g++ 12 drops calls of a function that only prefetches.
   __attribute__((always_inline)) void operator()(std::int64_t t) const {
     const std::int64_t at = t + ahead_;
     const Element* row = at < length_ ? rows_.at(at) : after_ + (at - length_) * rows_.stride;
@@ -86,7 +86,7 @@ void weigh_one(const float* weights, const CachedRows<Element>& values, std::int
   }
 }
 
-// Writes the scaled query. It is a function of its own, so that the loops over the cache stay small
+// Writes the scaled query. It is a separate function, so that the loops over the cache stay small
 // enough to be inlined.
 template <class Layout>
 __attribute__((noinline)) void write_query(const Call& call, const Span& span, std::int64_t index,

@@ -52,7 +52,7 @@ __attribute__((noinline)) void change_head(const Call& call, const float* weight
   }
 }
 
-// Returns whether change_head does anything.
+// Returns true if change_head does anything.
 inline bool changes_heads(const Call& call, const float* weight) {
   return weight != nullptr || call.directions != nullptr;
 }

@@ -1,5 +1,5 @@
-// Attention of new tokens to a key and value cache. It is independent of any runtime and takes
-// plain pointers and sizes.
+// Attention of new tokens to a key and value cache. It takes plain pointers and sizes and is
+// independent of any runtime.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Call {
   std::int64_t query_stride = 0;
   std::int64_t key_stride = 0;
   std::int64_t value_stride = 0;
-  // What is done to heads of queries and keys before attention: norms, then a rotation.
+  // Transforms of query and key heads before attention: norms, then a rotation.
   const float* query_norm = nullptr;            // [D], or nullptr for none
   const float* key_norm = nullptr;              // [D], or nullptr for none
   float norm_epsilon = 0;                       // added to the mean square
@@ -59,8 +59,8 @@ struct Span {
 // Kernels of one instruction set for one type of cache. A query's result has the same bits with any
 // other queries in its span or call, and with every instruction set.
 struct Kernels {
-  // Writes the new tokens of one head to its cache, as far as they fit into its capacity. Like
-  // ``attend``, it may use scratch_floats(call, 1) floats of ``scratch``.
+  // Writes the new tokens of one head to its cache, up to its capacity. Like ``attend``, it may use
+  // scratch_floats(call, 1) floats of ``scratch``.
   void (*append)(const Call& call, std::int64_t sequence, std::int64_t kv_head,
                  float* scratch) noexcept;
   // Writes y for a span whose tokens have been appended. Reads only rows of the cache up to the

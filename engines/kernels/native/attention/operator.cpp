@@ -55,7 +55,7 @@ void check_positions(const Call& call) {
   }
 }
 
-// Finds the keys and values of new tokens: in inputs of their own, or packed after the queries.
+// Finds the keys and values of new tokens, which are separate inputs or packed after the queries.
 void find_new_rows(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t heads,
                    Call& call) {
   const std::int64_t query_width = heads * call.head_size;
@@ -106,7 +106,7 @@ bool is_norm(const Tensor& weight, std::int64_t head_size) {
 // Writes the cosines and sines of the call's tokens to memory of this thread, which is valid until
 // its next call.
 const float* directions_of(const CallContext& context, const Call& call) {
-  constexpr std::int64_t kPairs = 2048;  // of a task: about 20 µs
+  constexpr std::int64_t kPairs = 2048;  // per task, about 20 µs
   thread_local Scratch scratch;
   const std::int64_t tokens = call.batch * call.tokens;
   const auto floats = static_cast<std::size_t>(tokens * 2 * call.rotation.pairs);
@@ -166,7 +166,7 @@ Call AttentionOperator::checked_call(const CallContext& context) const {
   call.head_size = past_key.dims[3] - scale_width(past_key.type);
   require(call.head_size > 0 && call.head_size % 8 == 0,
           "the head size, past_key's last dimension (less 4 for int8), must be a multiple of 8");
-  // Without a product that could overflow.
+  // This form avoids a product that could overflow.
   require(heads_ <= query.dims[2] / call.head_size,
           "num_heads * head size is above query's columns");
   call.scale = scale_ != 0 ? scale_ : 1.0F / std::sqrt(static_cast<float>(call.head_size));
@@ -210,7 +210,7 @@ void AttentionOperator::compute(const CallContext& context) const {
 // are appended to all heads before any span starts. Short caches are read by one thread.
 void AttentionOperator::run(const CallContext& context, const Call& call,
                             const attention::Kernels& kernels) {
-  constexpr std::int64_t kElementCost = 4;  // of a cache, in elements of int8 weights
+  constexpr std::int64_t kElementCost = 4;  // cost of a cache element, in elements of int8 weights
   const std::int64_t queries = call.tokens * call.group;
   const std::int64_t limit = std::min(attention::span_limit(call), queries);
   const std::int64_t spans = (queries + limit - 1) / limit;

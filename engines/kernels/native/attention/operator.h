@@ -2,10 +2,10 @@
 // past_value, write_indices int64 [B], inv_freq f32 [R/2]?, query_norm f32 [D]?, key_norm f32 [D]?)
 // → (y f32 [B, S, N·D], present_key, present_value).
 //
-// Without key and value, query is packed: [B, S, (N + 2M)·D]. past and present, [B, M, T, W], are
-// the same memory; W is D for float32, float16 and bfloat16, and D + 4 for int8, whose rows end
-// with their float32 scale. Token s of sequence b takes position write_indices[b] + s, if that is
-// below T, and attends to all positions up to its own.
+// Without key and value, query is packed: [B, S, (N + 2M)·D]. past and present, [B, M, T, W], share
+// memory; W is D for float32, float16 and bfloat16, and D + 4 for int8, whose rows end with their
+// float32 scale. Token s of sequence b takes position write_indices[b] + s, if that is below T, and
+// attends to all positions up to its own.
 //
 // With query_norm and key_norm, each head of a new query or key becomes x · norm / √(mean(x²) +
 // norm_epsilon). With inv_freq, its pairs (x[i], x[i + R/2]) are then rotated by the angle position

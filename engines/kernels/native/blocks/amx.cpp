@@ -1,7 +1,7 @@
 // Products on AMX: one instruction multiplies 16 rows by 16 columns, 64 inputs deep.
 //
-// Sums of a block leave the tiles to be scaled and added as floats, which takes longer than the
-// products. Codes of weights are therefore loaded for 64 rows, whose sums stay in the L1 cache.
+// The sums of each block leave the tiles to be scaled and added as floats, which takes longer than
+// the products. Weights are therefore loaded for 64 rows, whose sums stay in the L1 cache.
 #if defined(__x86_64__)
 #define SKIPDEC_AMX
 
@@ -65,7 +65,7 @@ template <>
 struct alignas(64) Weights<8> {
   std::int8_t bytes[1024] = {};
 
-  // Does the same; codes of 64 inputs stay where they are.
+  // The same for 8 bits, where codes of 64 inputs stay in place.
   const std::int8_t* tile(const std::uint8_t* from, std::int64_t units) {
     const std::int64_t end = panel_bytes(units * kUnitDepth, 8);
     prefetch(from, end);

@@ -1,5 +1,5 @@
-// Products on AVX2: vpmaddubsw adds two products of a weight's code, 0 … 15, or its magnitude of 8
-// bits, and an activation's code.
+// Products on AVX2: vpmaddubsw adds two products of a weight and an activation's code. The weight
+// is a 4-bit code, 0 … 15, or the magnitude of an 8-bit one.
 #if defined(__x86_64__)
 #define SKIPDEC_AVX2
 

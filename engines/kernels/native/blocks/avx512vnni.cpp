@@ -1,6 +1,6 @@
-// Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums; its unsigned
-// operand is a weight's code, 0 … 15, or 128 more than it of 8 bits, and its signed one an
-// activation's.
+// Products on AVX-512 VNNI: vpdpbusd adds four 8-bit products to each of 16 sums. Its unsigned
+// operand is a weight's 4-bit code, 0 … 15, or 8-bit code plus 128; its signed operand is an
+// activation's code.
 #if defined(__x86_64__)
 #define SKIPDEC_AVX512VNNI
 
@@ -55,11 +55,11 @@ struct Sums {
   Vector as_floats() const { return {_mm512_cvtepi32_ps(lanes)}; }
 };
 
-// Adds products to sums. With the intrinsic g++ 12 prefetches the weights of a whole block at once
-// and reads them in bursts, so memory waits; where it is the bottleneck, instructions stay in
-// order. Of reading alone, on one thread of a Zen 5, 8 bits: 1 row 0.90 → 0.95, 2 rows 0.79 → 0.94,
-// 4 rows 0.80 → 0.91; 4 bits: 2 rows 0.86 → 0.98. With more rows, as in prompts, it is slower: 4
-// bits, 8 rows 0.65 → 0.60.
+// Adds products to sums. With the intrinsic, g++ 12 prefetches the weights of a whole block at once
+// and reads them in bursts, so that memory idles. ``kInOrder`` keeps the instructions in order, for
+// calls that memory limits. Speeds relative to reading alone, on one thread of a Zen 5, 8 bits: 1
+// row 0.90 → 0.95, 2 rows 0.79 → 0.94, 4 rows 0.80 → 0.91; 4 bits: 2 rows 0.86 → 0.98. With more
+// rows, as in prompts, this is slower: 4 bits, 8 rows 0.65 → 0.60.
 template <bool kInOrder>
 inline void add_products(__m512i& sums, __m512i of_weights, __m512i codes) {
   if constexpr (kInOrder) {

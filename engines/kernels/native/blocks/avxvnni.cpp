@@ -1,5 +1,5 @@
-// Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums; its unsigned
-// operand is a weight's code, 0 … 15, or 128 more than it of 8 bits.
+// Products on AVX-VNNI: vpdpbusd adds four 8-bit products to each of 8 sums. Its unsigned operand
+// is a weight's 4-bit code, 0 … 15, or 8-bit code plus 128.
 #if defined(__x86_64__)
 #define SKIPDEC_AVXVNNI
 

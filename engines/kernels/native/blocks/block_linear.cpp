@@ -37,9 +37,9 @@ std::int64_t groups_of_a_task(const BlockRows& rows) {
   return std::max<std::int64_t>(1, kElements / (rows.depth * rows.group));
 }
 
-// Threads take parts when they become free, so a thread on a busy core delays the others by at most
-// one part: 128 to 256 KB of weights, or a sixteenth of small ones, in pairs of panels for gated
-// products. Small products are one part.
+// Threads take parts as they become free, so a thread on a busy core delays the others by at most
+// one part: 128 to 256 KB of weights, or a sixteenth of small weights, in pairs of panels for gated
+// products. Small products are a single part.
 std::int64_t panels_of_a_task(const BlockWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kTasks = 16;
   const std::int64_t elements = weights.panels() * weights.padded_depth() * kPanelColumns;

@@ -1,4 +1,4 @@
-// skipdec::BlockLinear4 and BlockLinear8: linear layers with blocks of int4 or int8 weights that
+// skipdec::BlockLinear4 and BlockLinear8: linear layers with int4 or int8 weights in blocks, which
 // quantise their input rows themselves.
 #pragma once
 

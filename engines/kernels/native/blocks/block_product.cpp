@@ -11,7 +11,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Number of rows from which tiles are used; with fewer, most of a tile's work would be wasted.
+// The number of rows from which tiles are used; with fewer, most of a tile's work would be wasted.
 constexpr std::int64_t kLeastTileRows = 12;
 
 // Returns the result of ``kernels`` for a small product with partial tiles of rows, columns and

@@ -1,4 +1,4 @@
-// Products of int4 or int8 weights and activations that are quantised block by block (W4A8, W8A8).
+// Products of int4 or int8 weights and activations, both quantised in blocks (W4A8, W8A8).
 //
 // A block is block_size inputs of a column of the weights, or of a row of x:
 //
@@ -37,8 +37,8 @@ struct BlockWeights {
   std::int64_t block_size = 0;  // 32, 64 or 128
   std::int64_t blocks = 0;      // K / block_size, rounded up
   Columns columns;              // N
-  // Of 4 bits: [panels, K / 8, 16, 4] with K = blocks · block_size; a byte has input k in its low
-  // four bits and input k + 4 in the high ones. Of 8 bits: int8 [panels, K / 4, 16, 4].
+  // 4 bits: [panels, K / 8, 16, 4] with K = blocks · block_size; a byte has input k in its low four
+  // bits and input k + 4 in the high ones. 8 bits: int8 [panels, K / 4, 16, 4].
   const std::uint8_t* codes = nullptr;
   const Bfloat16* scale = nullptr;  // [panels, blocks, 16]
 
@@ -60,8 +60,8 @@ struct BlockRows {
   const float* residual = nullptr;     // [M, N] or nullptr; may be result; not in a gated product
   float* result = nullptr;             // [M, columns.results()]
 
-  // Returns the number of bytes of codes. Kernels may read, but do not use, one block of a group
-  // beyond the last.
+  // Returns the number of bytes of codes. They include one more block of a group after the last,
+  // which kernels may read but do not use.
   std::size_t code_bytes(const BlockWeights& weights) const {
     return static_cast<std::size_t>((count * weights.blocks + group) * weights.block_size + 64);
   }

@@ -1,5 +1,5 @@
-// Codes of weights of 4 bits, two per byte, in AVX2 registers. The including file defines those of
-// 8 bits, which it multiplies in its own way. Needs simd/bytes_avx2.inc.h.
+// 4-bit codes of weights, two per byte, in AVX2 registers. The including file defines 8-bit codes,
+// which it multiplies in its own way. Needs simd/bytes_avx2.inc.h.
 #pragma once
 
 namespace skipdec {

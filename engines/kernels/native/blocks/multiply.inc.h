@@ -21,10 +21,10 @@
 namespace skipdec {
 namespace {
 
-// Prefetch distance of weights, because hardware prefetching stops at page boundaries. They go to
-// the L2 cache. Measured on Zen 4 for 2048 x 8192 from memory, one thread, against 3072 bytes into
-// the L1 cache: int4 1 row 0.40 → 0.32 ms, 8 rows 0.70 → 0.74; int8 8 rows 1.06 → 0.92, 16 rows
-// 1.80 → 1.60. Distances from 5 to 16 KB differ by less than 10 %.
+// The distance at which weights are prefetched into the L2 cache, because hardware prefetching
+// stops at page boundaries. Measured on Zen 4 for 2048 x 8192 from memory, one thread, against 3072
+// bytes into the L1 cache: int4 1 row 0.40 → 0.32 ms, 8 rows 0.70 → 0.74; int8 8 rows 1.06 → 0.92,
+// 16 rows 1.80 → 1.60. Distances from 5 to 16 KB differ by less than 10 %.
 constexpr std::int64_t kAhead = 8192;
 
 template <int kBits, int kRows, int kUnits>

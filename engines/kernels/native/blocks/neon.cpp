@@ -1,4 +1,4 @@
-// Products on NEON's dot products of signed bytes.
+// Products by NEON's dot products of signed bytes.
 #if defined(__aarch64__)
 #define SKIPDEC_NEON_DOT
 

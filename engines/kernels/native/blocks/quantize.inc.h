@@ -19,8 +19,8 @@ inline Vector load_lanes(const float* values, std::int64_t k, std::int64_t count
   return k < count ? load_up_to(values + k, lanes_of(count - k)) : Vector::broadcast(0.0F);
 }
 
-// Writes a block's codes and their sum times −``kZeroCode``, the code by which a kernel multiplies
-// for a weight of 0, and returns its scale. ``poison`` is `poison_of` the row.
+// Writes a block's codes, and their sum times −``kZeroCode``, the kernel's code of a weight of 0,
+// and returns the block's scale. ``poison`` is `poison_of` the row.
 template <int kZeroCode>
 inline float quantize_block(const float* values, std::int64_t count, std::int64_t block_size,
                             float poison, std::int8_t* codes, std::int32_t& correction) {
@@ -34,7 +34,7 @@ inline float quantize_block(const float* values, std::int64_t count, std::int64_
   const Vector inverse = Vector::broadcast(scale > 0.0F ? 1.0F / scale : 0.0F);
   Vector sums = Vector::broadcast(0.0F);  // of integers, so exact
   for (std::int64_t k = 0; k < block_size; k += Vector::kLanes) {
-    // Of one vector at a time, because loads of more than one store wait for all of them.
+    // One vector at a time, because a load that spans several stores waits for all of them.
     std::int8_t rounded[Vector::kLanes];
     (load_lanes(values, k, count) * inverse).store(rounded);
     std::memcpy(codes + k, rounded, sizeof rounded);

@@ -43,9 +43,9 @@ std::int64_t panels_of_a_task(std::int64_t panels, std::int64_t elements) {
   return std::max<std::int64_t>(1, kElements * panels / elements);
 }
 
-// Threads take parts when they become free, so a thread on a busy core delays the others by at most
-// one part: about 128 KB of weights, or a sixteenth of small ones, in complete tiles. Small
-// products are one part; a weight takes as long as its bytes of int8.
+// Threads take parts as they become free, so a thread on a busy core delays the others by at most
+// one part: about 128 KB of weights, or a sixteenth of small weights, in complete tiles. Small
+// products are a single part; a weight takes as long as its number of bytes in int8 weights.
 std::int64_t blocks_of_a_task(const FloatWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
   if (is_small(weights.blocks() * weights.block_bytes(), rows)) return weights.blocks();
@@ -54,8 +54,8 @@ std::int64_t blocks_of_a_task(const FloatWeights& weights, std::int64_t rows) {
   return std::max(std::int64_t{1}, (blocks + kTile - 1) / kTile) * kTile;
 }
 
-// Rows that a thread multiplies by all of the weights, or 0 if threads share the columns instead:
-// small weights stay in each thread's L2 cache, where many packed rows would not.
+// Returns the number of rows that a thread multiplies by all weights, or 0 if threads divide the
+// columns instead. Small weights stay in each thread's L2 cache, while many packed rows would not.
 std::int64_t rows_of_a_task(const FloatWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kCached = 256 * 1024, kRows = 48;
   const std::int64_t bytes = weights.blocks() * weights.block_bytes();

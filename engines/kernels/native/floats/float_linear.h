@@ -1,4 +1,4 @@
-// The operator FloatLinear: y = activation(x · W + bias) + residual, with weights that are floats.
+// The operator FloatLinear: y = activation(x · W + bias) + residual, with float weights.
 #pragma once
 
 #include <array>

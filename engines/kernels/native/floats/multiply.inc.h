@@ -11,9 +11,9 @@ namespace skipdec {
 namespace {
 
 // Rows whose sums fit into registers, and blocks of columns for enough independent sums. For 2 to 8
-// rows Zen 5 reads one stream of weights faster than several, as it loads twice as many rows a
-// cycle. Of reading alone, on one thread, float16 weights from memory: 2 rows 0.72 → 0.82, 4 rows
-// 0.65 to 0.72 → 0.79, 8 rows 0.44 to 0.66 → 0.63 to 0.67.
+// rows, Zen 5 reads one stream of weights faster than several, because it loads twice as many rows
+// per cycle. Speeds relative to reading alone, on one thread, float16 weights from memory: 2 rows
+// 0.72 → 0.82, 4 rows 0.65 to 0.72 → 0.79, 8 rows 0.44 to 0.66 → 0.63 to 0.67.
 #if defined(SKIPDEC_AVX512)  // 32 registers of 16 lanes
 constexpr int kPanelRows = 14;
 constexpr int blocks_at_once(int rows, bool is_stream) {
@@ -27,9 +27,9 @@ constexpr int kPanelRows = 6;
 constexpr int blocks_at_once(int rows, bool) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #endif
 
-// Bytes ahead of those that are read. One or two streams of weights outrun hardware prefetching:
-// on Zen 3, two threads, SmolLM2's steps of 2 to 5 rows take 0.76 to 0.88 times as long with this
-// and with tiles that leave registers for weights.
+// Prefetch distance in bytes. One or two streams of weights outrun hardware prefetching: on Zen 3,
+// two threads, SmolLM2's steps of 2 to 5 rows take 0.76 to 0.88 times as long with this and with
+// tiles that leave registers for weights.
 constexpr std::int64_t kAhead = 8192;
 constexpr std::int64_t kLine = 64;
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileBytes = 1024;
-// Number of blocks whose sums stay in the L1 cache while the rows' next codes are loaded.
+// The number of blocks whose sums stay in the L1 cache while the rows' next codes are loaded.
 constexpr std::int64_t kGroupBlocks = 8;
-// Number of tiles whose codes of 32 rows stay in the L1 cache: 32 KB.
+// The number of tiles whose codes of 32 rows, 32 KB, stay in the L1 cache.
 constexpr std::int64_t kDepthTiles = 16;
 
 // Stores codes as [rows / 16, depth / 64] tiles of 16 rows and 64 bytes.

@@ -1,4 +1,4 @@
-// Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums.
+// Products on AVX-512 VNNI: vpdpbusd adds four 8-bit products to each of 16 sums.
 #if defined(__x86_64__)
 #define SKIPDEC_AVX512VNNI
 
@@ -19,9 +19,9 @@ constexpr int kLanes = 16;
 // four blocks at once take 2 to 10 % longer for two rows.
 constexpr int columns_at_once(int rows) { return rows <= 2 ? 16 : rows <= 6 ? 64 : 32; }
 
-// Zen 5 loads twice as many codes a cycle, and reads one stream faster than several. Of reading
-// alone, on one thread, weights from memory: 2 rows 0.91 → 0.96, 4 rows 0.74 → 0.95, 8 rows 0.80 →
-// 0.95; more rows were slower.
+// Zen 5 loads twice as many codes per cycle, and reads one stream faster than several. Speeds
+// relative to reading alone, on one thread, weights from memory: 2 rows 0.91 → 0.96, 4 rows 0.74 →
+// 0.95, 8 rows 0.80 → 0.95; more rows were slower.
 constexpr int kStreamRows = 8;
 
 struct Codes {

@@ -1,4 +1,4 @@
-// Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums.
+// Products on AVX-VNNI: vpdpbusd adds four 8-bit products to each of 8 sums.
 #if defined(__x86_64__)
 #define SKIPDEC_AVXVNNI
 

@@ -11,7 +11,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Number of rows from which AMX is faster than vectors.
+// The number of rows from which AMX is faster than vectors.
 constexpr std::int64_t kLeastTileRows = 7;
 
 // Returns the result of ``kernels`` for a small product with partial tiles of rows and columns.

@@ -21,8 +21,8 @@
 namespace skipdec {
 namespace {
 
-// Returns the distance of rows of codes: one cache line more than their length, because many rows
-// at distances of 4096 bytes would map to the same few lines of the L1 cache.
+// Returns the stride of rows of codes: one cache line more than their length, because many rows at
+// strides of 4096 bytes would map to the same few lines of the L1 cache.
 constexpr std::int64_t code_stride(std::int64_t padded_depth) { return padded_depth + 64; }
 
 // Prefetches the weights of the next blocks into the L2 cache: with more than two rows, the
@@ -35,8 +35,8 @@ constexpr int kParts = static_cast<int>(kBlockColumns) / kLanes;  // registers o
 // Prefetch distance in a stream of weights.
 constexpr std::int64_t kAhead = 8192;
 
-// Returns the number of steps with sums of their own, a power of two: as many sums as hide the
-// latency of an addition.
+// Returns the number of steps with separate sums, a power of two, which hides the latency of an
+// addition.
 constexpr int steps_at_once(int sums, bool is_stream) {
   const int most = is_stream ? 16 : 4;
   int steps = 1;
@@ -125,8 +125,8 @@ constexpr std::array<MultiplyRows, sizeof...(kRows)> by_rows(std::integer_sequen
   return {multiply_rows<kRows + 1, (kRows < kStreamRows)>...};
 }
 
-// Up to ``kStreamRows`` rows read the weights block by block, as one stream from memory, and more
-// of them several blocks at a time.
+// Up to ``kStreamRows`` rows read the weights block by block, as one stream from memory; more rows
+// read several blocks at a time.
 template <int kStreamRows = 0>
 void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {

@@ -1,4 +1,4 @@
-// Products on NEON's dot products of signed bytes: codes are stored minus 128, so sums need no
+// Products by NEON's dot products of signed bytes. Codes are stored minus 128, so sums need no
 // offset.
 #if defined(__aarch64__)
 #define SKIPDEC_NEON_DOT

@@ -1,4 +1,4 @@
-// Quantises rows of floats to codes and scales, with the Vector of the including file.
+// Quantises rows of floats to codes and scales with the Vector of the including file.
 //
 // The file's Layout places the codes:
 //   static std::size_t bytes(rows, padded_depth);           // of all codes
@@ -15,7 +15,7 @@ inline void round_to_codes(const float* values, std::int64_t count, Vector scale
   for (std::int64_t k = 0; k < kDepthMultiple; k += Vector::kLanes) {
     const Vector v =
         k < count ? load_up_to(values + k, lanes_of(count - k)) : Vector::broadcast(0.0F);
-    // Of one vector at a time, because loads of more than one store wait for all of them.
+    // One vector at a time, because a load that spans several stores waits for all of them.
     std::int8_t rounded[Vector::kLanes];
     (v / scale).store(rounded);
     for (int lane = 0; lane < Vector::kLanes; ++lane) {

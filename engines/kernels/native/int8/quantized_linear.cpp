@@ -48,9 +48,10 @@ std::int64_t rows_of_a_task(const IntegerRows& rows) {
   return std::max<std::int64_t>(1, kElements / rows.depth);
 }
 
-// Threads take parts when they become free, so a thread on a busy core delays the others by at most
+// Threads take parts as they become free, so a thread on a busy core delays the others by at most
 // one part: about 256 KB of weights, which the L2 cache holds for all rows, or a sixteenth of small
-// ones. Parts are multiples of four blocks, which kernels read together. Small products are one.
+// weights. Parts are multiples of four blocks, which kernels read together. Small products are a
+// single part.
 std::int64_t blocks_of_a_task(const IntegerWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kBytes = 256 * 1024, kTasks = 16, kTogether = 4;
   const std::int64_t elements = weights.blocks() * weights.padded_depth * kBlockColumns;

@@ -1,4 +1,5 @@
-// skipdec::QuantizedLinear: a linear layer with int8 weights that quantises its input rows itself.
+// skipdec::QuantizedLinear: a linear layer with int8 weights, which quantises its input rows
+// itself.
 #pragma once
 
 #include <array>

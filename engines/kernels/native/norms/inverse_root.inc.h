@@ -4,8 +4,8 @@
 namespace skipdec {
 namespace {
 
-// Returns 1 / sqrt(squares / length + epsilon), or NaN if the sum ``squares`` is not finite: the
-// factor would be 0, and the result zeros without a word.
+// Returns 1 / sqrt(squares / length + epsilon), or NaN if the sum ``squares`` is not finite,
+// because the factor would be 0 and silently make the result zeros.
 inline float inverse_root(float squares, float length, float epsilon) {
   return 1.0F / std::sqrt(squares / length + epsilon) + squares * 0.0F;
 }

@@ -4,7 +4,8 @@
 //   RMS norm:   y = x · (1 / sqrt(mean of x² + epsilon)) · scale
 //
 // Sums are added in the same order on every instruction set, so a row's bits depend only on the
-// row. A row with NaN or infinity becomes NaN, and so does one whose sum of squares is no float32.
+// row. A row with NaN or infinity becomes NaN, and so does a row whose sum of squares exceeds
+// float32.
 #pragma once
 
 #include <cstdint>

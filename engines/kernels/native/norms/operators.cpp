@@ -14,7 +14,7 @@ std::int64_t rows_of_a_task(std::int64_t size) {
   return std::max<std::int64_t>(1, kElements / size);
 }
 
-// Returns what a norm without bias needs of its node.
+// Returns the parameters of a norm without bias from its node.
 Normalization scaled_norm(const NodeInfo& node) {
   const Tensor scale = node.constant(kScale);
   require(scale && scale.rank == 1 && scale.dims[0] > 0, "scale must be an initialiser [E]");

@@ -1,4 +1,4 @@
-// The columns of a product: how packed weights arrange them, and what follows their sums.
+// The columns of a product: their order in packed weights, and the operations after their sums.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ struct Tensor;
 
 // N columns in blocks of 16, which are contiguous in packed weights. In a gated product, whose
 // first N / 2 columns are the gate, blocks of both halves alternate: 16 columns of the gate, then
-// the 16 columns that are multiplied with them. 40 columns in blocks, gated: 0 … 15, 20 … 35,
-// 16 … 19, 36 … 39.
+// the 16 columns that are multiplied by them. The blocks of 40 gated columns: 0 … 15, 20 … 35, 16 …
+// 19, 36 … 39.
 struct Columns {
   static constexpr std::int64_t kBlock = 16;
 

@@ -1,4 +1,4 @@
-// An operator's view of ONNX Runtime: its node, and the tensors and the threads of a call.
+// An operator's view of ONNX Runtime: its node, and the tensors and threads of a call.
 #pragma once
 
 #include <array>
@@ -65,11 +65,11 @@ class CallContext {
 
   // Returns an absent tensor for an optional input that the node omits.
   Tensor input(std::size_t index) const;
-  // Returns the output's memory, which may be memory that the caller has bound.
+  // Returns the output's memory, which the caller may have bound.
   Tensor output(std::size_t index, const std::array<std::int64_t, Tensor::kMaximumRank>& dims,
                 std::size_t rank) const;
 
-  // Runs task(0) … task(tasks - 1) on the threads of the call, which take the next one when they
+  // Runs task(0) … task(tasks - 1) on the threads of the call, which take the next task as they
   // become free, and returns when all are done. ``task`` must not throw. A call costs about a
   // microsecond.
   template <class Task>
@@ -102,9 +102,10 @@ class CallContext {
   Team* team_;
 };
 
-// True if one thread multiplies ``rows`` rows by ``elements`` elements sooner than threads divide
-// the work: it takes at most about 8 µs (Zen 4, int8: 349,000 elements for one row, 105,000 for
-// eight), and waking another thread costs 2 µs while it spins, and tens of them once it sleeps.
+// Returns true if one thread multiplies ``rows`` rows by ``elements`` elements faster than several
+// threads would: it takes at most about 8 µs (Zen 4, int8: 349,000 elements for one row, 105,000
+// for eight), while waking another thread costs 2 µs if it spins, and tens of microseconds if it
+// sleeps.
 constexpr bool is_small(std::int64_t elements, std::int64_t rows) {
   return elements * (rows + 2) < (std::int64_t{1} << 20);
 }

@@ -25,7 +25,8 @@ struct Operand {
   abi::Characteristic characteristic = abi::Characteristic::kRequired;
 };
 
-// An operator of sessions whose kernels run on a team of this many threads; 0: on ONNX Runtime's.
+// An operator of sessions whose kernels run on a team of this many threads; 0: ONNX Runtime's
+// threads.
 struct Operator : abi::CustomOp {
   int threads = 0;
 };

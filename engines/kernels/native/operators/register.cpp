@@ -1,4 +1,4 @@
-// Entry points of the library, called by ONNX Runtime when a session registers it, and by Python.
+// Entry points of the library, called by ONNX Runtime when a session registers it and by Python.
 #include <array>
 #include <cstdlib>
 #include <exception>
@@ -25,7 +25,7 @@ using abi::ElementType;
 
 constexpr const char* kThreads = "skipdec.threads";
 
-// Operators of the domain "skipdec", version 1, of sessions with teams of this many threads.
+// The operators of domain "skipdec", version 1, for sessions with teams of this many threads.
 struct Domain {
   explicit Domain(int threads)
       : operators{skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat>>(threads),
@@ -108,7 +108,7 @@ SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
                                               const abi::ApiBase* base) {
   abi::ApiTable api = base->GetApi(abi::kVersion);
   if (api == nullptr) {
-    // This ONNX Runtime has no table of our version; that of version 1 can create a status, too.
+    // This ONNX Runtime has no table of our version; the table of version 1 can create a status.
     return abi::call(base->GetApi(1), abi::Slot::kCreateStatus, abi::kErrorCodeFail,
                      "skipdec's kernels need ONNX Runtime 1.18 or newer");
   }
@@ -137,7 +137,7 @@ SKIPDEC_EXPORT const char* skipdec_instruction_sets() {
 }
 
 // Returns the function that draws tokens on the set on which kernels created now would run; nullptr
-// as skipdec_instruction_set.
+// like skipdec_instruction_set.
 SKIPDEC_EXPORT skipdec::DrawToken skipdec_drawing() {
   try {
     return skipdec::drawing(skipdec::chosen_instruction_set()).draw_token;
@@ -146,8 +146,8 @@ SKIPDEC_EXPORT skipdec::DrawToken skipdec_drawing() {
   }
 }
 
-// Returns the token that ``draw`` chooses from logits [size], by what skipdec_drawing returned; -1
-// if one is NaN or +infinity, or none is finite; -2 if memory is exhausted.
+// Returns the token that ``draw`` chooses from logits [size] by the function from skipdec_drawing;
+// -1 if a logit is NaN or +infinity, or none is finite; -2 if memory is exhausted.
 SKIPDEC_EXPORT std::int64_t skipdec_draw_token(skipdec::DrawToken draw_token,
                                                const skipdec::Draw* draw, const float* logits,
                                                std::int64_t size) {

@@ -18,10 +18,11 @@ using std::chrono::microseconds;
 
 // Bridges the gap between two layers' engines, so that a thread is rarely woken within a step.
 constexpr microseconds kHelperSpins{50};
-// A task takes tens of microseconds; whoever takes longer has lost its core, perhaps to the caller.
+// A task takes tens of microseconds; a thread that takes longer has lost its core, perhaps to the
+// caller.
 constexpr microseconds kCallerSpins{20};
-// Shorter than the time after which the system takes a core away. A thread that gives it up itself
-// has no task that others wait for, and gets as much time.
+// Shorter than the time after which the system takes a core away. A thread that gives its core up
+// itself has no task for which others wait, and gets as much time.
 constexpr microseconds kTurn{1000};
 
 void pause() {
@@ -40,8 +41,8 @@ int current_core() {
 #endif
 }
 
-// Moves the calling thread from ``core`` to another that it may use, if there is one: the system
-// may leave two busy threads on one core, beside an idle one, for tenths of a second.
+// Moves the calling thread from ``core`` to another that it may use, if there is one, because the
+// system may leave two busy threads on one core beside an idle core for tenths of a second.
 void leave([[maybe_unused]] int core) {
 #if defined(__linux__)
   cpu_set_t allowed;
@@ -135,7 +136,7 @@ void Team::run(Task task, std::size_t tasks, void* data) {
   work->is_in_use.store(false, std::memory_order_release);
 }
 
-// Takes some of the tasks, fewer the fewer are left, and runs them; returns how many.
+// Takes and runs some of the tasks, fewer as fewer are left; returns how many.
 std::size_t Team::Work::run_some(int threads) {
   std::uint64_t seen = open.load(std::memory_order_acquire);
   std::size_t left = 0, some = 0;
@@ -164,9 +165,9 @@ void Team::wake_helpers() {
   pthread_cond_broadcast(&wake_);
 }
 
-// What each of the other threads does until the team ends.
+// The main loop of the other threads, until the team ends.
 void Team::help() {
-  const StandardFloats standard;  // whatever the thread has that made this one
+  const StandardFloats standard;  // regardless of the thread that created this one
   do {
     Clock::time_point turn = Clock::now(), worked = turn;
     while (Clock::now() - worked < kHelperSpins) {
@@ -181,7 +182,7 @@ void Team::help() {
 }
 
 // Runs tasks until none is left or the thread's turn, which began at ``turn``, is over; returns
-// false if there was none.
+// false if there were no tasks.
 bool Team::help_with(Work& work, Clock::time_point& turn) const {
   if (!work.has_tasks()) return false;
   const int core = current_core();
@@ -206,7 +207,7 @@ bool Team::help_with(Work& work, Clock::time_point& turn) const {
 // Waits for tasks; returns false if the team ends.
 bool Team::sleep() {
   const std::scoped_lock lock(mutex_);
-  ++sleepers_;  // before the look: tasks that it misses wake this thread
+  ++sleepers_;  // before looking for tasks: those that it misses wake this thread
   const bool has_tasks =
       std::any_of(works_.begin(), works_.end(), [](const Work& work) { return work.has_tasks(); });
   if (!has_tasks && !is_ending_) pthread_cond_wait(&wake_, mutex_.native_handle());

@@ -1,9 +1,9 @@
 // The threads of kernels.
 //
-// ONNX Runtime's pool makes a caller wait for every thread that has begun to help. Where a core is
-// busy with other work, that thread may be without a core for milliseconds, and two threads are
-// then slower than one. Here a caller waits only for tasks that a thread has taken, and threads
-// give up their core on their own terms, between two tasks, and keep off the caller's core.
+// ONNX Runtime's pool makes a caller wait for every thread that has begun to help. If a core is
+// busy with other work, such a thread may have no core for milliseconds, and two threads are then
+// slower than one. Here a caller waits only for tasks that a thread has taken. Threads give up
+// their core voluntarily, between two tasks, and keep off the caller's core.
 #pragma once
 
 #include <pthread.h>
@@ -30,8 +30,8 @@ class Team {
   };
   using Membership = std::unique_ptr<Team, Leave>;
 
-  // Returns the process's team of ``threads``, of which one is the caller's. Its other threads end
-  // with its last membership.
+  // Returns the process's team of ``threads``, which include the caller's. The other threads end
+  // with the last membership.
   static Membership of(int threads);
 
   explicit Team(int threads);
@@ -39,8 +39,8 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // Runs task(data, 0) … task(data, tasks - 1), each on the thread that is free first, and returns
-  // when all are done. Any thread may call it at any time. ``task`` must not throw.
+  // Runs task(data, 0) … task(data, tasks - 1), each on the next free thread, and returns when all
+  // are done. Any thread may call it at any time. ``task`` must not throw.
   void run(Task task, std::size_t tasks, void* data);
 
  private:
@@ -48,8 +48,8 @@ class Team {
 
   // The tasks of one caller.
   struct Work {
-    // A number that changes with each call, in the upper half; below it, tasks that nobody has
-    // taken. Whoever takes some may read the other members until they are finished.
+    // The upper half is a number that changes with each call; the lower half counts tasks that are
+    // not taken. A thread that takes some may read the other members until it finishes them.
     alignas(64) std::atomic<std::uint64_t> open{0};
     std::size_t tasks = 0;
     Task task = nullptr;
@@ -69,13 +69,13 @@ class Team {
   bool help_with(Work& work, Clock::time_point& turn) const;
   bool sleep();
 
-  static constexpr std::size_t kCallers = 8;  // more at once run their tasks alone
+  static constexpr std::size_t kCallers = 8;  // further concurrent callers run their tasks alone
 
   alignas(64) std::atomic<int> sleepers_{0};
   const int threads_;
   std::vector<std::thread> helpers_;
   std::mutex mutex_;
-  // libstdc++'s waits by a symbol that the wheel's oldest systems lack.
+  // libstdc++'s condition variable needs a symbol that the wheel's oldest systems lack.
   pthread_cond_t wake_ = PTHREAD_COND_INITIALIZER;
   const pid_t process_;
   int members_ = 0;

@@ -5,8 +5,8 @@
 
 namespace skipdec {
 
-// From the simplest to the best of each architecture; each kernel family has a table for all sets
-// or falls back to the next simpler one.
+// From the simplest to the best of each architecture; each kernel family has a table for a set or
+// falls back to the next simpler set.
 enum class InstructionSet {
   kPortable,    // any processor
   kNeon,        // aarch64 with dot products (asimddp)
@@ -19,11 +19,12 @@ enum class InstructionSet {
 // Name in tables, variables and messages: portable, neon, avx2, avxvnni, avx512vnni, amx.
 const char* name_of(InstructionSet set);
 
-// True if this processor and the operating system can run it.
+// Returns true if this processor and the operating system can run ``set``.
 bool is_available(InstructionSet set);
 
-// True if the processor reads weights best as one stream: AMD's, from Zen 5 on. A test build
-// (scripts/kernels/emulated.sh) says the opposite, so that tests run both ways of reading.
+// Returns true if the processor reads weights fastest as one stream, like AMD's from Zen 5 on. A
+// test build (scripts/kernels/emulated.sh) returns the opposite, so that tests run both ways of
+// reading.
 bool reads_streams();
 
 // Returns the names of the available sets, best first, separated by spaces.

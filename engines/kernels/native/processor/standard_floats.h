@@ -1,4 +1,4 @@
-// The floating-point control of a thread: its rounding, and what becomes of subnormal numbers.
+// The floating-point control of a thread: its rounding and its treatment of subnormal numbers.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace skipdec {
 
-// While it lives, the calling thread rounds to nearest and keeps subnormal numbers, as IEEE 754
-// has it. Other code may have switched them off, as torch.set_flush_denormal does, for one thread:
-// results would then depend on which thread computed them.
+// While an object lives, the calling thread rounds to nearest and keeps subnormal numbers, as IEEE
+// 754 requires. Other code may have switched them off for one thread, e.g. by
+// torch.set_flush_denormal; results would then depend on the thread that computed them.
 class StandardFloats {
  public:
   StandardFloats() : before_(control()), standard_((before_ & ~kControl) | kStandard) {

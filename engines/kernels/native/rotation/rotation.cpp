@@ -13,7 +13,7 @@ struct Direction {
 // within 2e-14. π/2 is subtracted in two parts, of which the first has 27 bits, so that its product
 // with a number of quarter turns is exact.
 inline Direction direction_of(double angle) {
-  constexpr double kRounding = 0x1.8p52;  // added, it leaves an integer in the lowest bits
+  constexpr double kRounding = 0x1.8p52;  // adding it leaves an integer in the lowest bits
   const double biased = angle * 0x1.45f306dc9c883p-1 + kRounding;
   const double turns = biased - kRounding;
   const double r = (angle - turns * 0x1.921fb54p+0) - turns * 0x1.10b4611a62633p-30;

@@ -1,4 +1,4 @@
-// Angles of rotary position embedding: a table of the cosines and sines of a call's positions.
+// Rotary position embedding: a table of the cosines and sines of the angles at a call's positions.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@
 
 namespace skipdec {
 
-// Applied in this order: min_p, top_k, top_p, draw. The order of fields is part of the library's
-// interface.
+// Parameters, applied in this order: min_p, top_k, top_p, draw. The order of fields is part of the
+// library's interface.
 struct Draw {
   float inverse_temperature = 1;
   float margin = 0;        // excludes logits below best + margin (min_p); -infinity: none

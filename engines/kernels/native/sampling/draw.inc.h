@@ -9,8 +9,8 @@
 namespace skipdec {
 namespace {
 
-// Number of logits per block. A block's maximum shows whether any of its logits is kept, and its
-// sum whether the chosen token is in it.
+// Number of logits per block. A block's maximum shows whether any of its logits is kept; its sum
+// shows whether it contains the chosen token.
 constexpr std::int64_t kBlock = 64;
 
 // Right shift of a float32's bits that leaves its sign, its exponent and five bits of its mantissa.
@@ -68,8 +68,8 @@ void keep_from(float least, const float* logits, std::int64_t size, DrawScratch&
   }
 }
 
-// Returns the bound at and above which top_k keeps logits; it is not below ``least``. At least k
-// logits reach the k-th largest maximum of a block, so few others are examined.
+// Returns the bound at and above which top_k keeps logits, at least ``least``. At least k logits
+// reach the k-th largest of the blocks' maxima, so few others are examined.
 float top_k_threshold(std::int64_t k, float least, const float* logits, std::int64_t size,
                       DrawScratch& scratch) {
   if (k < static_cast<std::int64_t>(scratch.block_maxima.size())) {
@@ -185,8 +185,8 @@ std::size_t class_of(float weight) {
   return bits >> kClassShift;
 }
 
-// Sums weights by class first, then examines only those of the class that contains the border.
-// Skips weights that the nucleus cannot need: they are so small that even if all weights were,
+// First sums weights by class, then examines only those of the class that contains the border.
+// Skips weights that the nucleus cannot need, which are so small that even if all weights were,
 // their sum would stay below 1 - top_p of the total.
 Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
   const double spare = (1 - top_p) * total / static_cast<double>(scratch.weights.size());

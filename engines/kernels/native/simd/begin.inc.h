@@ -2,9 +2,9 @@
 // SKIPDEC_NEON_DOT, SKIPDEC_AVX2, SKIPDEC_AVXVNNI, SKIPDEC_AVX512, SKIPDEC_AVX512VNNI or
 // SKIPDEC_AMX.
 //
-// Include it behind all headers that other code shares, which would else be compiled for the set,
-// and simd/end.inc.h behind the code. It defines the set's Vector, and SKIPDEC_NAMED(table) as the
-// name of the set's table, e.g. avx2_table.
+// Include it after all headers that other code shares, which would otherwise be compiled for the
+// set, and simd/end.inc.h after the code. It defines the set's Vector, and SKIPDEC_NAMED(table) as
+// the name of the set's table, e.g. avx2_table.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -10,12 +10,13 @@ inline bool is_smooth(Activation activation) {
   return activation == Activation::kGelu || activation == Activation::kSilu;
 }
 
-// Not inlined, because it would take registers from the loops before it.
+// Not inlined, because it would take registers from the preceding loops.
 __attribute__((noinline)) inline Vector smoothly_activated(const Vector& y, Activation activation) {
   return activation == Activation::kGelu ? gelu(y) : silu(y);
 }
 
-// ``kIsSmooth``: known before the loops, because a call there costs every sum a place in memory.
+// ``kIsSmooth`` is known before the loops, because a call inside them would spill every sum to
+// memory.
 template <bool kIsSmooth>
 inline Vector activated(const Vector& y, Activation activation) {
   if constexpr (kIsSmooth) return smoothly_activated(y, activation);
@@ -52,7 +53,7 @@ class BlockColumns {
   int count_;
 };
 
-// Finishes the sums of a block; what all rows share is loaded once.
+// Finishes the sums of a block; data that all rows share is loaded once.
 template <bool kIsSmooth>
 class PlainColumns : public BlockColumns {
  public:
@@ -78,8 +79,8 @@ class PlainColumns : public BlockColumns {
   Vector bias_;
 };
 
-// Finishes the sums of a block of a gated product. The gate's block is finished first, and its
-// partner multiplies what it finds in the result.
+// Finishes the sums of a block of a gated product. The gate's block is finished first; its partner
+// then multiplies the values in the result.
 template <bool kIsMultiplier>
 class GatedColumns : public BlockColumns {
  public:

@@ -1,4 +1,4 @@
-// Tables of kernels on vectors of floats, of which each instruction set with a Vector has one.
+// Tables of kernels on vectors of floats, one for each instruction set with a Vector.
 #pragma once
 
 #include "processor/instruction_set.h"

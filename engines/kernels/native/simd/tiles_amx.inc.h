@@ -1,8 +1,8 @@
 // The eight tile registers of AMX: up to 16 rows of 64 bytes each. tiles_emulated.inc.h emulates
 // them in plain C++ for tests on other processors.
 //
-// It uses inline assembly, because the intrinsics paste the tile's number into their text, so it
-// cannot be a template parameter.
+// It uses inline assembly, because the intrinsics paste the tile's number into their text, which
+// therefore can't be a template parameter.
 #pragma once
 
 namespace skipdec {

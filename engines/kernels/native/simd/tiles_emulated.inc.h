@@ -46,7 +46,7 @@ class Tiles {
 
   static constexpr std::size_t kBytes = 1024;
 
-  // Tiles start with arbitrary data, like those that an earlier task has left.
+  // Tiles start with arbitrary data, like tiles that an earlier task has used.
   std::uint8_t tiles_[8][kBytes] = {{0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}};
 };
 
