@@ -1,4 +1,4 @@
-// Parts of short texts that users and files give, and lists of them for messages.
+// Parsing of short texts from users and files, and formatting of lists for messages.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
 }
 
-// Returns ``text`` with the letters of ASCII in lower case.
+// Returns ``text`` with ASCII letters in lower case.
 inline std::string lowered(std::string_view text) {
   std::string lower(text);
   for (char& letter : lower) {
@@ -25,7 +25,7 @@ inline std::string lowered(std::string_view text) {
   return lower;
 }
 
-// Returns the number of one to nine digits; nothing for any other text.
+// Parses one to nine digits; returns nothing for any other text.
 inline std::optional<std::int64_t> number_in(std::string_view digits) {
   constexpr std::size_t kMostDigits = 9;
   const bool has_others = digits.find_first_not_of("0123456789") != std::string_view::npos;
@@ -33,7 +33,7 @@ inline std::optional<std::int64_t> number_in(std::string_view digits) {
   return std::stoll(std::string(digits));
 }
 
-// Joins the texts that ``text_of`` makes of ``items``: "a, b, c".
+// Joins the results of ``text_of`` for ``items``: "a, b, c".
 template <class Items, class TextOf>
 std::string joined(const Items& items, const TextOf& text_of) {
   std::string text;

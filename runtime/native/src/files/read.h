@@ -31,8 +31,8 @@ struct Opened {
   bool is_missing = false;
 };
 
-// Opens a regular file, or a link to one, for reading. Anything else, such as a pipe or a device,
-// is reported as a problem without opening it, so this never blocks.
+// Opens a regular file, or a link to one, for reading, without ever blocking. Anything else, such
+// as a pipe or a device, is a problem and is not read.
 Opened open_regular(const std::string& path);
 
 // Reads a regular file of at most ``limit`` bytes. Throws Error, naming ``document``.

@@ -29,7 +29,8 @@ void Service::run() {
   engine_thread_->end();
 }
 
-// Takes new requests, cancellations and scores, and waits for them while idle; false to stop.
+// Takes new requests, cancellations and scores, and waits for them while idle; returns false to
+// stop.
 bool Service::take_in() {
   std::deque<std::int64_t> cancellations;
   std::vector<std::pair<std::shared_ptr<Ticket>, std::string>> refused;
@@ -40,13 +41,13 @@ bool Service::take_in() {
     };
     if (!batch_->is_busy() && scores_.empty()) changed_.wait(lock, has_news);
     if (is_stopping_) return false;
-    while (!arrivals_.empty()) {  // under the lock, so that each counts as waiting throughout
+    while (!arrivals_.empty()) {  // under the lock, so that each always counts as waiting
       Arrival arrival = std::move(arrivals_.front());
       arrivals_.pop_front();
       const std::shared_ptr<Ticket> ticket = arrival.ticket;
       try {
         add(std::move(arrival));
-      } catch (const std::exception& error) {  // the fault of this request alone
+      } catch (const std::exception& error) {  // only this request is at fault
         refused.emplace_back(ticket, error.what());
       }
     }
@@ -70,7 +71,7 @@ void Service::add(Arrival arrival) {
   }
 }
 
-// Ends a request that could not be taken in.
+// Ends a request that could not be added to the batch.
 void Service::end_refused(Ticket& ticket, const std::string& reason) {
   Completion failed;
   failed.finish_reason = FinishReason::kError;
@@ -91,7 +92,7 @@ void Service::end_late() {
   for (const std::int64_t number : late) post(batch_->abort(number, "deadline"));
 }
 
-// Scores a waiting text if it is scoring's turn and memory is free.
+// Scores a waiting text if it is the turn of scoring and memory is free.
 void Service::score_next() {
   batch_->set_admits(true);
   if (scores_.empty()) return;
@@ -99,7 +100,7 @@ void Service::score_next() {
   if (batch_->is_busy()) {
     if (!turns_.is_due(before)) return;
     const bool fits = batch_->fits(scores_.front().request);
-    batch_->set_admits(fits);  // else what becomes free would go to others
+    batch_->set_admits(fits);  // otherwise memory that becomes free would go to others
     if (!fits) return;
   }
   Score score = std::move(scores_.front());
@@ -119,8 +120,9 @@ void Service::count_ended(std::int64_t count) {
   changed_.notify_all();
 }
 
-// Hands deltas to their callers, and the completions of requests that ended. Behind a token that a
-// callback refuses, those that the same pass wrote are undone: without drafts there would be none.
+// Delivers deltas, and the completions of requests that ended, to their callers. If a callback
+// refuses a token, later tokens of the same pass are undone, because without drafts there would be
+// none.
 void Service::post(const std::vector<Delta>& deltas) {
   std::vector<std::int64_t> touched;
   std::map<std::int64_t, Answer> unwanted;
@@ -154,7 +156,7 @@ void Service::post(const std::vector<Delta>& deltas) {
   }
 }
 
-// Ends all requests: wakes every waiting caller and reports the missing ends to callbacks.
+// Ends all requests: wakes every waiting caller and reports missing ends to callbacks.
 void Service::end_all(const std::optional<std::string>& failure) {
   const Error reason = failure ? Error(Status::kEngine, "engine", *failure)
                                : Error(Status::kClosed, "engine", "was closed");
@@ -166,7 +168,7 @@ void Service::end_all(const std::optional<std::string>& failure) {
     scores_.splice(scores_.end(), new_scores_);
   }
   for (const auto& [number, ticket] : open_) {
-    if (ticket->on_delta && !failure) {  // with the text that a stop string held back
+    if (ticket->on_delta && !failure) {  // with the text held back for stop strings
       for (const Delta& delta : batch_->abort(number, kClosed)) ticket->tell(delta);
     }
     end(*ticket, reason);

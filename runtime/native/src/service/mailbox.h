@@ -1,4 +1,5 @@
-// Mailbox of a request: its caller takes deltas as they arrive, and completions at the end.
+// The mailbox of a request, from which its caller takes deltas as they arrive, and completions at
+// the end.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,7 @@
 
 namespace skipdec::runtime {
 
-// Progress of a request as its caller sees it.
+// The progress of a request as its caller sees it.
 enum class Progress { kRunning, kEnded, kClosed };
 
 // A delta taken from a mailbox, and the request's progress at that moment.
@@ -43,18 +44,18 @@ bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lo
 // closed.
 class Mailbox {
  public:
-  // Waits up to ``timeout`` seconds (negative: without limit) for a delta. Without one,
-  // ``progress`` says why: the wait timed out (kRunning), the request has ended, or it was closed.
+  // Waits up to ``timeout`` seconds (negative: without limit) for a delta. If none comes,
+  // ``progress`` says why: the wait timed out (kRunning), or the request ended or was closed.
   Received next(double timeout);
-  // Waits for the end; returns true if it came in time.
+  // Waits for the end; returns true if it comes in time.
   bool wait(double timeout);
   Progress progress() const;
-  // Throws the reason if it was closed.
+  // Throws the reason if the mailbox was closed.
   void require_open() const;
-  // The final completions; call it after the request has ended.
+  // Returns the final completions; call it after the request has ended.
   const std::vector<Completion>& completions() const { return completions_; }
 
-  // The engine's side.
+  // Methods for the engine's thread.
   void put(Delta delta);
   void end(std::vector<Completion> completions);
   void close(const Error& reason);

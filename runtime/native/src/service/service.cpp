@@ -22,7 +22,7 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
   if (resolved.batch.draft) resolved.batch.known = known_ngrams(*bundle);
   RunningBatchConfig asked = options.batch;
-  if (asked.kv_memory == 0) asked.kv_memory = 1;  // its default is known once engines are loaded
+  if (asked.kv_memory == 0) asked.kv_memory = 1;  // the default depends on the loaded engines
   RunningBatch::check(bundle->manifest(), asked);
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved),
@@ -54,13 +54,13 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
 
 Service::~Service() {  // NOLINT(bugprone-exception-escape): to join and detach works here
   if (is_inherited()) {
-    thread_.detach();  // the parent's
+    thread_.detach();  // the thread exists only in the parent
   } else {
     close();
   }
 }
 
-// Loads the tokenizer; a bundle with a tokenizer of an unknown kind runs on token ids.
+// Loads the tokenizer; a bundle with an unsupported kind of tokenizer runs on token ids.
 void Service::load_tokenizer() {
   if (!manifest().tokenizer) {
     no_tokenizer_ = "the bundle has no tokenizer";
@@ -263,7 +263,7 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
   const std::string& text = chat != nullptr ? chat->text : std::get<std::string>(prompt);
   const std::int64_t most = manifest().model.max_seq_len;
   const std::int64_t least = tokenizer().least_tokens(text);
-  if (least > most) {  // megabytes would take long
+  if (least > most) {  // encoding megabytes would take long
     throw Error(Status::kUsage, is_prompt ? "prompt" : "continuation",
                 "has at least " + std::to_string(least) + " tokens; the bundle holds " +
                     std::to_string(most) + " positions; shorten the prompt");

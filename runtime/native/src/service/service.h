@@ -24,7 +24,7 @@ namespace skipdec::runtime {
 
 struct ServiceOptions {
   std::string schedule;  // default of all requests; empty: the bundle's own
-  std::string draft;     // see DraftConfig, or "auto"; empty: none. `open` sets ``batch.draft``
+  std::string draft;     // see DraftConfig, or "auto"; empty: none. `open` sets ``batch.draft``.
   bool raw_prompts = false;
   Verify verify = Verify::kFull;
   std::int64_t max_waiting = constants::kDefaultMaxWaiting;
@@ -32,7 +32,7 @@ struct ServiceOptions {
   RunningBatchConfig batch;  // kv_memory 0: default_kv_memory()
 };
 
-// A text that a chat template has rendered, with its special tokens.
+// A text that a chat template has rendered, which includes its special tokens.
 struct RenderedChat {
   std::string text;
 };
@@ -40,25 +40,27 @@ struct RenderedChat {
 // A text, token ids, or a rendered chat.
 using Prompt = std::variant<std::string, TokenSpan, RenderedChat>;
 
-// Any number of threads submit; one runs a `RunningBatch`. Functions throw Error, kUsage in a fork
-// of the process that opened the bundle, since threads do not survive a fork.
+// Any number of threads submit requests; one thread runs a `RunningBatch`. Functions throw Error,
+// with kUsage in a fork of the process that opened the bundle, because threads do not survive a
+// fork.
 class Service {
  public:
   // Throws Error: kBundle, kEnvironment, kUsage, kSchedule, kCapacity.
   static std::shared_ptr<Service> open(const std::string& path, const ServiceOptions& options);
 
-  // Loads the bundle's engines by ``backend`` and starts the thread; `open` finds both, and
-  // ``schedule``, the options'. Throws Error (kCapacity) for a ``kv_memory`` that holds no request.
+  // Loads the bundle's engines with ``backend`` and starts the thread. `open` provides the
+  // arguments; ``schedule`` is that of the options. Throws Error (kCapacity) if no request fits
+  // ``kv_memory``.
   Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
           ServiceOptions options, SchedulePointer schedule = nullptr);
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Checks requests and queues them, admitted together as far as they fit; if it throws, none is
-  // queued. ``schedule``: empty for the default; ``deadline``: seconds from now, negative if it has
-  // passed, 0 for none; ``on_delta``: empty, or one for each; ``client``, ``drafts``: see Request.
-  // Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
+  // Checks requests and queues them; they are admitted together as far as they fit. If this throws,
+  // none is queued. ``schedule``: empty for the default. ``deadline``: seconds from now, negative
+  // if it has passed, 0 for none. ``on_delta``: empty, or one for each request. ``client``,
+  // ``drafts``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
   std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
                                                    const SamplingParams& params,
                                                    const std::string& schedule, double deadline,
@@ -69,26 +71,28 @@ class Service {
   void require_may_wait(std::size_t count) const;
   // Cancels a request before the next step.
   void cancel(std::int64_t number);
-  // Returns the log-probabilities of a continuation, scored between two steps; not in a callback.
-  // ``scored`` gets the continuation's tokens.
+  // Returns the log-probabilities of a continuation, scored between two steps. ``scored`` receives
+  // the continuation's tokens. Not allowed in a callback.
   ScoreResult score(const Prompt& prompt, const Prompt& continuation, const std::string& schedule,
                     TokenSpan& scored);
   // Refuses new requests and waits up to ``timeout`` seconds (negative: without limit) until all
-  // have ended; returns true if they have. Not in a callback.
+  // have ended; returns true if they have. Not allowed in a callback.
   bool drain(double timeout);
-  // Waits for the running step and ends all requests; idempotent. Not in a callback.
+  // Waits for the running step and ends all requests; idempotent. Not allowed in a callback.
   void close();
-  // Returns true in a fork of the process that opened it, where nothing can be closed.
+  // Returns true in a fork of the process that opened the bundle, where nothing can be closed.
   bool is_inherited() const;
 
   const Manifest& manifest() const { return bundle_->manifest(); }
   const std::string& default_schedule() const { return default_schedule_->text(); }  // in full
   const std::string& description() const { return description_; }
-  const std::string& no_tokenizer() const { return no_tokenizer_; }  // reason; empty with one
+  const std::string& no_tokenizer() const {
+    return no_tokenizer_;
+  }  // the reason; empty if there is a tokenizer
   std::string warning() const;
   std::int64_t max_model_len() const;
   EngineStats stats() const;
-  // Throws Error (kUsage) if the bundle has none that the library reads.
+  // Throws Error (kUsage) if the bundle has no tokenizer that the library supports.
   const Tokenizer& tokenizer() const;
 
  private:
@@ -124,7 +128,8 @@ class Service {
   std::shared_ptr<const Bundle> bundle_;
   ServiceOptions options_;
   pid_t process_;
-  SchedulePointer default_schedule_;  // for one token; of a file, which may change, for all
+  SchedulePointer
+      default_schedule_;  // of one token; if from a file, which may change, of all requests
   std::string description_, no_tokenizer_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<Backend> backend_;
@@ -136,7 +141,7 @@ class Service {
   std::list<Score> scores_;
   ScoringTurns turns_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
   std::list<Arrival> arrivals_;
   std::deque<std::int64_t> cancellations_;
@@ -146,7 +151,7 @@ class Service {
   bool is_stopping_ = false;
   std::optional<Error> refusal_;  // thrown for new requests
 
-  std::mutex closing_;  // one thread closes, others wait for it
+  std::mutex closing_;  // one thread closes, and others wait for it
   std::thread thread_;
   const std::shared_ptr<EngineThread> engine_thread_ = std::make_shared<EngineThread>();
 };

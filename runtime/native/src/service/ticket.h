@@ -1,4 +1,4 @@
-// A request that was submitted, as its caller holds it.
+// The caller's handle of a submitted request.
 #pragma once
 
 #include <sys/types.h>
@@ -22,14 +22,15 @@ namespace skipdec::runtime {
 // Called on the engine's thread for each delta, in order; false cancels the request.
 using OnDelta = std::function<bool(const Delta&)>;
 
-// Answer of a callback: the request goes on, is cancelled, or fails with the given reason because
-// the callback threw.
+// The outcome of a callback: the request continues, is cancelled, or fails with the given reason
+// because the callback threw.
 struct Answer {
   bool goes_on = true;
   std::optional<std::string> failure;
 };
 
-// The thread that runs an engine, while it does: later threads may have its id.
+// The thread that runs an engine, but only while it runs, because later threads may have the same
+// id.
 class EngineThread {
  public:
   void begin() { id_ = std::this_thread::get_id(); }
@@ -45,20 +46,20 @@ class Ticket {
   // ``engine_thread`` runs the request and its callback.
   Ticket(std::int64_t num_completions, std::shared_ptr<const EngineThread> engine_thread);
 
-  // Hands ``delta`` to the callback unless the request was released. An exception of the callback
+  // Passes ``delta`` to the callback unless the request was released. An exception of the callback
   // becomes the answer.
   Answer tell(const Delta& delta);
-  // Reports the end of each completion that the callback has not seen yet, to the callback or else
-  // to the mailbox.
+  // Reports each end of a completion that was not reported yet to the callback or, without one, to
+  // the mailbox.
   void tell_ends(FinishReason finish_reason, const std::string& reason);
-  // Stops calling the callback; waits for a call that runs on another thread.
+  // Stops calls of the callback; waits for a call that runs on another thread.
   void release();
-  // Throws Error (kUsage) where a wait would never end: in a callback of its engine, unless
-  // ``timeout`` is 0, and in a forked child. And if ``timeout`` is NaN.
+  // Throws Error (kUsage) where a wait would never end, which is in a callback of its engine,
+  // unless ``timeout`` is 0, and in a forked child. Also throws it if ``timeout`` is NaN.
   void require_may_wait(double timeout) const;
-  // Throws Error (kUsage) in a fork of the process that submitted it.
+  // Throws Error (kUsage) in a fork of the process that submitted the request.
   void require_own() const;
-  // Returns true in a fork of the process that submitted it.
+  // Returns true in a fork of the process that submitted the request.
   bool is_inherited() const;
 
   std::int64_t number = 0;
@@ -75,7 +76,7 @@ class Ticket {
   const std::shared_ptr<const EngineThread> engine_thread_;
   const pid_t process_;
   std::vector<bool> is_end_told_;  // by completion; used by the engine's thread only
-  std::recursive_mutex telling_;   // released within the callback, too
+  std::recursive_mutex telling_;   // the callback may release the request, too
   bool is_released_ = false;
 };
 

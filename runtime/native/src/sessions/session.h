@@ -1,4 +1,4 @@
-// Interface for running one engine, independent of the library that runs it.
+// The interface for running one engine, independent of the library that runs it.
 //
 // An engine is loaded once and bound often: `bind` fixes the memory of every input and output, and
 // `run` executes. The same memory may be input and output (KV caches, hidden states) and is then
@@ -27,7 +27,7 @@ class Binding {
   Binding(const Binding&) = delete;
   Binding& operator=(const Binding&) = delete;
 
-  // Executes on the current contents of the bound memory without allocating. Throws Error (kEngine)
+  // Runs on the current contents of the bound memory without allocating. Throws Error (kEngine)
   // with the library's message.
   virtual void run() = 0;
 };
@@ -40,9 +40,9 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   virtual const EngineSpec& spec() const = 0;
-  // Binds the tensors whose roles the engine has, and ignores the others. The session must outlive
-  // the binding. Throws Error (kInternal) if one of the engine's roles is missing or a fixed
-  // dimension differs.
+  // Binds the tensors whose roles the engine has, and ignores others. The session must outlive the
+  // binding. Throws Error (kInternal) if one of the engine's roles is missing or a fixed dimension
+  // differs.
   virtual std::unique_ptr<Binding> bind(const std::vector<BoundTensor>& tensors) = 0;
 };
 
@@ -57,8 +57,8 @@ struct SessionOptions {
 // Runs a bundle's engines. Any thread may use it; it must outlive its sessions.
 class Backend {
  public:
-  // Returns the backend for the bundle's target. Throws Error (kEnvironment) if it cannot run here,
-  // with what is missing and how to get it.
+  // Returns the backend for the bundle's target. If it cannot run here, throws Error (kEnvironment)
+  // that says what is missing and how to get it.
   static std::shared_ptr<Backend> open(const std::shared_ptr<const Bundle>& bundle,
                                        const SessionOptions& options);
 

@@ -14,21 +14,21 @@ namespace skipdec::runtime {
 struct Engines {
   std::unique_ptr<Session> embed, head;
   std::vector<std::unique_ptr<Session>> layers;  // lowest first
-  // Of drafts; nullptr until they are loaded.
+  // The engines of drafts; nullptr until they are loaded.
   std::unique_ptr<Session> draft_states, draft_entry, draft_layer, trained_head, draft_head;
-  // Behind how many layers prompts and passes leave states for trained drafts; empty until these
-  // are loaded.
+  // After how many layers prompts and passes keep states for trained drafts; empty until these are
+  // loaded.
   std::vector<std::int64_t> reads;
 
-  // Loads all but the engines of drafts. Throws what `Backend::load` does.
+  // Loads all engines except those of drafts. Throws the errors of `Backend::load`.
   static Engines load(const Manifest& manifest, Backend& backend);
-  // Loads the trained drafts, whose weights no other engine has, or the narrow head, unless that
-  // was done before; where the bundle has none they stay nullptr. Throws what `Backend::load` and
-  // `Bundle::check_weights` do.
+  // Loads the trained drafts, whose weights no other engine has, or the narrow head, unless they
+  // are already loaded; engines that the bundle lacks stay nullptr. Throws the errors of
+  // `Backend::load` and `Bundle::check_weights`.
   void load_trained_drafts(const Bundle& bundle, Backend& backend);
   void load_draft_head(const Bundle& bundle, Backend& backend);
 
-  // The number of the model's layers; the slots of the draft layer have this number.
+  // The number of the model's layers, which is also the index of the draft layer's slots.
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   Session& layer(std::int64_t number) const { return *layers[static_cast<std::size_t>(number)]; }
 };
@@ -36,7 +36,7 @@ struct Engines {
 // Binds the tensors that the engine has and runs it once.
 void run_once(Session& session, const std::vector<BoundTensor>& tensors);
 
-// Adds one buffer as past and present, to which the engine appends in place.
+// Adds each cache as past and present, so that the engine appends to it in place.
 void add_cache(std::vector<BoundTensor>& tensors, const KVLayout& layout, const CacheView& cache);
 
 }  // namespace skipdec::runtime

@@ -12,7 +12,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Limit of bindings kept per layer, one per shape of its calls; beyond it all are made again.
+// Limit of bindings kept per layer, one per shape of its calls; beyond it, all are made again.
 constexpr std::int64_t kKeptBindings = 256;
 
 const std::vector<std::int64_t> kNothingRead;
@@ -41,8 +41,8 @@ void require_falling_depth(const StepRow& row) {
   }
 }
 
-// Returns true for ONNX Runtime's attention, which takes several tokens with a past for one row
-// only.
+// Returns true for ONNX Runtime's attention, which takes several tokens with a past only for a
+// single row.
 bool runs_row_by_row(const Session& layer) { return layer.spec().find(Role::kSeqlensK) != nullptr; }
 
 }  // namespace
@@ -87,7 +87,8 @@ void Passes::check(const std::vector<StepRow>& rows) const {
 
 const std::vector<const float*>& Passes::run(const std::vector<StepRow>& rows) {
   const Route& route = route_of(route_, rows, nullptr);
-  const bool is_read = cache_.num_layers() > engines_.num_layers();  // by a draft layer
+  const bool is_read =
+      cache_.num_layers() > engines_.num_layers();  // a draft layer reads the states
   run_layers(route, rows, is_read ? engines_.reads : kNothingRead);
   route.head->run();
   for (const StepRow& row : rows) {
@@ -118,7 +119,7 @@ void Passes::unbind() {
   bound_.clear();
 }
 
-// Runs embedding and layers; keeps the states behind as many layers as each of ``reads`` says.
+// Runs embedding and layers; keeps the states after as many layers as each of ``reads`` says.
 void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows,
                         const std::vector<std::int64_t>& reads) {
   std::size_t place = 0;
@@ -148,7 +149,7 @@ void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows,
   for (; kept < reads.size(); ++kept) keep_states(kept, place, reads.size());
 }
 
-// Keeps the present states of all ``tokens`` as the ``index``-th of ``count`` that are read.
+// Keeps the present states of all ``tokens`` as number ``index`` of the ``count`` that are read.
 void Passes::keep_states(std::size_t index, std::size_t tokens, std::size_t count) {
   const std::size_t bytes = all_.row_bytes();
   states_.resize(std::max(states_.size(), tokens * count * bytes));
@@ -158,7 +159,7 @@ void Passes::keep_states(std::size_t index, std::size_t tokens, std::size_t coun
   }
 }
 
-// Returns ``known``, the route of an earlier pass of this kind, which it renews if it is another's.
+// Returns ``known``, the route of an earlier pass, after renewing it if it does not fit this pass.
 const Passes::Route& Passes::route_of(std::optional<Route>& known, const std::vector<StepRow>& rows,
                                       const LayerPlan* plan) {
   const bool is_current =
@@ -175,7 +176,7 @@ const Passes::Route& Passes::route_of(std::optional<Route>& known, const std::ve
   return *known;
 }
 
-// Makes the buffers large enough; they double, so that few are allocated.
+// Makes the buffers large enough. They double in size, so that there are few allocations.
 void Passes::reserve_buffers(const std::vector<StepRow>& rows) {
   std::size_t longest = 0;
   for (const StepRow& row : rows) longest = std::max(longest, row.tokens.size());
@@ -190,7 +191,7 @@ void Passes::reserve_buffers(const std::vector<StepRow>& rows) {
   part_ = std::move(part);
 }
 
-// Finds the calls of the layers that the rows reside in, lowest first: of all or those of ``plan``.
+// Finds the calls of the layers in which the rows reside, or of those in ``plan``, lowest first.
 Passes::Route Passes::found_route(const std::vector<StepRow>& rows, const LayerPlan* plan) {
   Route route;
   route.version = cache_.version();
@@ -249,8 +250,8 @@ void Passes::find_stops(Route& route, const std::vector<StepRow>& rows) {
 Passes::Group Passes::group_of(std::int64_t layer, const Route& route,
                                const std::vector<StepRow>& rows) const {
   Group group;
-  // One row's tokens are packed however many of them run, those of several rows only if all run
-  // and each row has as many.
+  // A single row's tokens are packed however many of them run; those of several rows only if all
+  // run and each row has equally many.
   std::size_t most_fed = 0;
   for (const SlotCache::Row number : cache_.residents(layer)) {
     const std::size_t index = route.index_of.at(number);

@@ -1,4 +1,4 @@
-// Passes: the calls of one step of a running batch.
+// Passes: the calls of a running batch's steps.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace skipdec::runtime {
 
-// The tokens that a row feeds in one pass, one or several, each with the layers that it runs.
+// The tokens, one or several, that a row feeds in one pass, each with the layers that it runs.
 // ``tokens[i]`` takes position ``position + i`` and runs ``plans[i]``, which names no layer that
-// ``plans[i - 1]`` bypasses. Plans outlive the row.
+// ``plans[i - 1]`` bypasses. Plans must outlive the row.
 struct StepRow {
   SlotCache::Row row = 0;
   TokenSpan tokens;
@@ -28,22 +28,22 @@ struct StepRow {
 
 // Runs steps, passes and drafts over the layers in which rows reside.
 //
-// The hidden states of a pass are packed: token after token, row after row, without padding, and
-// embedding and head run on exactly these. Rows have the order of the top layer's slots, if all of
-// them run it. A layer runs all of its slots in one call, [rows, longest, E]; if its tokens are not
-// packed in this shape and order, they are gathered in a second set of buffers and padded: a
-// shorter row repeats its last token, whose results are dropped. Padding writes to the cache behind
-// the row's own positions; the next fed token overwrites that before it is read.
+// The hidden states of a pass are packed, token after token and row after row, without padding.
+// Embedding and head run on exactly these. Rows have the order of the top layer's slots if all of
+// them run that layer. A layer runs all of its slots in one call, [rows, longest, E]. If its tokens
+// are not packed in this shape and order, they are gathered in a second set of buffers and padded:
+// a shorter row repeats its last token, whose results are dropped. Padding writes to the cache
+// after the row's own positions, where the next token overwrites it before it is read.
 //
 // Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Then
 //     layer 3 runs [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
 //
 // ONNX Runtime's own attention takes several tokens with a past only for a single row, so its
-// layers are called row by row where a row feeds several.
+// layers are called row by row if a row feeds several tokens.
 class Passes {
  public:
-  // All arguments outlive this. Passes of up to ``max_rows`` rows of one token each need no further
-  // memory.
+  // All arguments must outlive this object. Passes of up to ``max_rows`` rows of one token each
+  // need no further memory.
   Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache, std::int64_t max_rows);
 
   // Throws Error (kInternal) for tokens that cannot be fed; changes nothing.
@@ -52,26 +52,26 @@ class Passes {
   // Returns the logits [V] of every token, row after row, valid until the next call.
   const std::vector<const float*>& run(const std::vector<StepRow>& rows);
   // Runs one token of each row through the layers of ``plan``, and a head on the rows at the places
-  // ``drafting``: see `SlotStitcher::draft`.
+  // ``drafting``; see `SlotStitcher::draft`.
   const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
                                          const std::vector<std::size_t>& drafting,
                                          const LayerPlan& plan);
   std::int64_t num_draft_logits() const;
-  // Returns the states [tokens, 3, E] that the last pass left for trained drafts, of the row that
-  // was given at ``index``; valid until the next pass.
+  // Returns the states [tokens, 3, E] that the last pass kept for trained drafts, of the row at
+  // ``index`` of the given rows; valid until the next pass.
   const std::byte* states(std::size_t index) const {
     return states_.data() + route_->firsts[index] * engines_.reads.size() * all_.row_bytes();
   }
-  // The number of layers that the last pass called; drafts do not count.
+  // The number of layers that the last pass called, not counting drafts.
   std::int64_t layers_called() const { return layers_called_; }
-  // The bindings made so far; a call that makes some takes longer than when it is repeated.
+  // The number of bindings made so far; a call that makes some takes longer than its repetition.
   std::int64_t num_bound() const { return num_bound_; }
-  // Drops all bindings to slots, whose buffers are about to be freed.
+  // Drops all bindings to slots, because their buffers are about to be freed.
   void unbind();
 
  private:
   using Indices = std::vector<std::size_t>;
-  // The tokens that neighbouring layers run.
+  // The tokens that a run of adjacent layers runs.
   struct Group {
     Indices rows;    // indices of the pass's rows, in the order of the layers' slots
     Indices counts;  // tokens of each
@@ -88,10 +88,10 @@ class Passes {
     std::size_t group = 0;  // an index of Route::groups
     std::vector<Binding*> bindings;
   };
-  // The calls of a pass; passes repeat them while ``version`` of the cache lasts.
+  // The calls of a pass, which passes repeat until the cache's ``version`` changes.
   struct Route {
     std::uint64_t version = 0;
-    const LayerPlan* plan = nullptr;  // the layers of a draft; nullptr: of a pass
+    const LayerPlan* plan = nullptr;  // the layers of a draft; nullptr for a pass
     std::vector<std::pair<SlotCache::Row, std::vector<const LayerPlan*>>> made_of;
     std::unordered_map<SlotCache::Row, std::size_t> index_of;  // of the given rows
     Indices order;   // indices of the rows, in the order of the pass
@@ -100,7 +100,7 @@ class Passes {
     std::vector<Stop> stops;
     Binding* embed = nullptr;
     Binding* head = nullptr;           // of a pass
-    std::vector<const float*> logits;  // of a pass, in the order in which rows were given
+    std::vector<const float*> logits;  // of a pass, in the order of the given rows
   };
   // layer, slot, rows, tokens, first token, is_gathered
   using Shape = std::tuple<std::int64_t, std::size_t, std::size_t, std::size_t, std::size_t, bool>;
@@ -132,11 +132,11 @@ class Passes {
   SlotCache& cache_;
   StepBuffers all_, part_;
   std::map<Shape, Bound> bound_;
-  // Of embedding and head, by session, tokens, and rows that draft.
+  // Bindings of embedding and head, by session, tokens, and rows that draft.
   std::map<std::tuple<const Session*, std::size_t, std::size_t>, std::unique_ptr<Binding>> ends_;
   std::optional<Route> route_, draft_route_;
   std::vector<const float*> draft_logits_;  // of the last draft
-  std::vector<std::byte> states_;           // that the last pass left, [tokens, 3, E]
+  std::vector<std::byte> states_;           // kept by the last pass, [tokens, 3, E]
   std::int64_t layers_called_ = 0, num_bound_ = 0;
 };
 

@@ -69,7 +69,7 @@ void Prompts::score(const TokenSpan& tokens, const std::vector<std::int64_t>& ac
 
 // Runs prompts from position ``start`` on, padded on the right to the longest, each layer on the
 // prefixes that are active in it. Results beyond a row's own length are dropped: hidden states keep
-// the values of the layer below, keys and values are never read. The states of last tokens that
+// the values of the layer below, and keys and values are never read. The last tokens' states that
 // drafts read become `end_states`.
 Prompts::Hidden Prompts::run(const std::vector<const TokenSpan*>& prompts, std::int64_t start,
                              const ActiveLengths& active_lengths, const LayerCaches& caches,
@@ -94,7 +94,7 @@ Prompts::Hidden Prompts::run(const std::vector<const TokenSpan*>& prompts, std::
   return hidden;
 }
 
-// Keeps the states of last tokens behind as many layers, if drafts read them there.
+// Keeps the states of last tokens after ``layers`` layers, if drafts read them there.
 void Prompts::keep_states(std::int64_t layers, const Hidden& hidden) {
   const std::vector<std::int64_t>& last = hidden.last;
   const std::size_t count = engines_.reads.size(), bytes = static_cast<std::size_t>(token_bytes_);

@@ -1,4 +1,4 @@
-// Prompts: many tokens of a row in one call of each engine, whole or in chunks.
+// Prompts: many tokens of a row in one call of each engine, as a whole or in chunks.
 #pragma once
 
 #include <cstdint>
@@ -46,22 +46,23 @@ class Prompts {
   Logits prefill(const std::vector<const TokenSpan*>& prompts, const ActiveLengths& active_lengths,
                  const LayerCaches& caches, const AfterLayer& after);
 
-  // Runs ``tokens`` of one prompt, at positions from ``start`` on, on their caches;
-  // ``active_lengths`` counts the prompt's tokens from its first on. The same bits as the whole
-  // prompt at once, with int8 products. Returns logits [1, V] if this is the prompt's last chunk,
-  // else [0, V].
+  // Runs ``tokens`` of one prompt, at positions from ``start`` on, on their caches.
+  // ``active_lengths`` counts the prompt's tokens from its first on. With int8 products, the bits
+  // equal those of the whole prompt at once. Returns logits [1, V] if this is the prompt's last
+  // chunk, else [0, V].
   Logits chunk(const TokenSpan& tokens, std::int64_t start, const ActiveLengths& active_lengths,
                const LayerCaches& caches, bool is_last);
 
-  // Returns the states [3, E] that the last token of a prompt left for trained drafts: of the
-  // prompts of the last `prefill`, by index, or of the last chunk of one.
+  // Returns the states [3, E] of a prompt's last token for trained drafts: of prompt number ``row``
+  // of the last `prefill`, or of the prompt of the last `chunk`.
   const std::byte* end_states(std::size_t row) const {
     return end_states_.data() +
            row * engines_.reads.size() * static_cast<std::size_t>(token_bytes_);
   }
 
-  // Teacher-forces one row, each layer on its active prefix; all layers write ``scratch``. Gives
-  // logits [<= 64, V] of positions ``first`` ... ``first + count`` - 1 to ``take``, in order.
+  // Teacher-forces one row, each layer on its active prefix; all layers write to ``scratch``.
+  // Passes logits [<= 64, V] of positions ``first`` ... ``first + count`` - 1 to ``take``, in
+  // order.
   void score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
              std::int64_t first, std::int64_t count, const CacheView& scratch,
              const std::function<void(const Logits&)>& take);

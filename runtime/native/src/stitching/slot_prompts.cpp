@@ -11,8 +11,8 @@ namespace {
 
 using constants::kPrefixShare;  // prefixes take at most a quarter of the KV memory
 
-// A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as
-// 12 tokens of OPT-1.3b in int8 on two cores.
+// A prompt with a kept prefix runs alone and so reads all weights just for itself, which costs as
+// much as 12 tokens of OPT-1.3b in int8 on two cores.
 using constants::kMinKeptTokens;
 
 bool keeps(const PromptRow& row, std::int64_t layer) {
@@ -68,10 +68,10 @@ std::int64_t SlotStitcher::bytes_alone(const PromptRow& row, bool in_chunks) con
 bool SlotStitcher::keeps_prefix(const PromptRow& row) const {
   if (!prefixes_ || !row.runs_whole()) return false;
   if (prefixes_->kept_tokens(row.tokens, row.owner) < kMinKeptTokens) return false;
-  return bytes_alone(row, true) <= cache_.limits().kv_bytes;  // else it never fits
+  return bytes_alone(row, true) <= cache_.limits().kv_bytes;  // otherwise it never fits
 }
 
-// Returns the positions of the pair shared by the layers that not all rows keep; 0 without one.
+// Returns the capacity of the pair that layers share if not all rows keep them; 0 without a pair.
 std::int64_t SlotStitcher::scratch_capacity(const std::vector<const PromptRow*>& rows) const {
   std::int64_t longest = 0;
   for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
@@ -231,13 +231,13 @@ void SlotStitcher::begin(const std::vector<const PromptRow*>& rows) {
   }
 }
 
-// Begins to record the blocks of a prompt that may be kept; records nothing of any other.
+// Begins to record the blocks of a prompt that may be kept; records nothing of other prompts.
 PrefixCache::Recording SlotStitcher::record(const PromptRow& row) {
   return prefixes_ && row.runs_whole() ? prefixes_->record(row.tokens, row.owner)
                                        : PrefixCache::Recording();
 }
 
-// Enters the rows that keep ``layer``, with the contents of ``written`` [rows, N, T, W].
+// Enters the rows that keep ``layer``, and copies the contents of ``written`` [rows, N, T, W].
 void SlotStitcher::copy_kept(const std::vector<const PromptRow*>& rows, std::int64_t layer,
                              const CacheView& written) {
   for (std::size_t index = 0; index < rows.size(); ++index) {

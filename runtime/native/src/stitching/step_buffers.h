@@ -9,9 +9,9 @@
 
 namespace skipdec::runtime {
 
-// The tensors that engines are bound to, at fixed addresses: hidden states are every layer's input
-// and output; logits are the result, overwritten by the next step. A row of several tokens takes as
-// many consecutive places.
+// The tensors to which engines are bound, at fixed addresses. Hidden states are every layer's input
+// and output; logits are the result, which the next step overwrites. A row of several tokens takes
+// as many consecutive places.
 class StepBuffers {
  public:
   StepBuffers(const Manifest& manifest, std::int64_t max_rows);
@@ -28,14 +28,14 @@ class StepBuffers {
   }
   std::size_t row_bytes() const { return static_cast<std::size_t>(row_bytes_); }
   const float* logits(std::int64_t row) const;  // [vocab_size]
-  // The same of a head that scores ``tokens`` tokens, whose logits take the same memory.
+  // The same for a head that scores ``tokens`` tokens, whose logits take the same memory.
   const float* logits(std::int64_t row, std::int64_t tokens) const;  // [tokens]
 
-  // The tensors of ``rows`` rows of ``tokens`` tokens each, by role.
+  // Returns the tensors of ``rows`` rows of ``tokens`` tokens each, by role.
   std::vector<BoundTensor> tensors(std::int64_t rows, std::int64_t tokens = 1,
                                    std::int64_t first_row = 0, std::int64_t first_token = 0);
-  // The tensors of a head that scores ``tokens`` tokens, for ``chosen`` of ``rows`` rows of one
-  // token each; it reads their places from `chosen_positions` when it runs.
+  // Returns the tensors of a head that scores ``tokens`` tokens, for ``chosen`` of ``rows`` rows of
+  // one token each; the head reads their places from `chosen_positions` when it runs.
   std::vector<BoundTensor> head_tensors(std::int64_t rows, std::int64_t chosen,
                                         std::int64_t tokens);
   std::vector<std::int64_t>& chosen_positions() { return chosen_positions_; }  // [max_rows]

@@ -8,7 +8,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Limit of bindings kept, one per shape of a call; beyond it all are made again.
+// Limit of bindings kept, one per shape of a call; beyond it, all are made again.
 constexpr std::size_t kMostBindings = 1024;
 
 }  // namespace
@@ -55,7 +55,7 @@ const std::vector<const float*>& TrainedDrafts::step(const std::vector<DraftRow>
   return logits_;
 }
 
-// Finds what each row of the layer's slots feeds.
+// Finds what the row in each of the layer's slots feeds.
 void TrainedDrafts::lay_out(const std::vector<DraftRow>& rows) {
   slots_.clear();
   longest_ = 1;
@@ -66,7 +66,7 @@ void TrainedDrafts::lay_out(const std::vector<DraftRow>& rows) {
                                     [&](const DraftRow& row) { return row.row == number; });
     const Held& held = *slot.held;
     if (found == rows.end()) {
-      // A row at its end may hold no further entry; it writes one that nobody reads again.
+      // A row at its end may have no room for an entry; it overwrites one that is never read again.
       slot.start = std::min(held.start + held.fed, cache_.reserved(number, layer_) - 1);
     } else {
       slot.row = &*found;
@@ -82,7 +82,7 @@ void TrainedDrafts::lay_out(const std::vector<DraftRow>& rows) {
   }
 }
 
-// Makes the buffers large enough; they double, so that few are allocated.
+// Makes the buffers large enough. They double in size, so that there are few allocations.
 void TrainedDrafts::reserve_buffers(std::size_t tokens) {
   const auto needed = static_cast<std::int64_t>(tokens);
   if (needed <= all_.size()) return;
@@ -92,13 +92,13 @@ void TrainedDrafts::reserve_buffers(std::size_t tokens) {
   StepBuffers all(manifest_, size);
   Buffer read(3 * bytes), made(bytes), joined(2 * bytes);
   bound_.clear();
-  all_ = std::move(all);  // behind all that may throw, so that none stays smaller
+  all_ = std::move(all);  // after all that may throw, so that no buffer stays smaller
   read_ = std::move(read);
   made_ = std::move(made);
   joined_ = std::move(joined);
 }
 
-// Writes the embeddings of all tokens, those of padding the last one's of its row.
+// Writes the embeddings of all tokens; padding gets that of the row's last token.
 void TrainedDrafts::embed() {
   const std::size_t count = num_tokens(), row_bytes = all_.row_bytes();
   std::size_t place = 0;
@@ -122,7 +122,7 @@ void TrainedDrafts::embed() {
   }
 }
 
-// Makes one state of the three that the model left behind each token, for rows' first steps.
+// Joins the three states that the model kept for each token into one, for rows' first steps.
 void TrainedDrafts::make_states() {
   const std::size_t row_bytes = all_.row_bytes();
   std::size_t done = 0;
@@ -135,7 +135,7 @@ void TrainedDrafts::make_states() {
   if (done > 0) joining(*engines_.draft_states, read_, 3, made_.data(), done)->run();
 }
 
-// Makes the layer's input of embeddings and states; padding, and rows that do not draft, have none.
+// Joins embeddings and states into the layer's input; padding and rows that do not draft have none.
 void TrainedDrafts::join() {
   const std::size_t row_bytes = all_.row_bytes();
   const auto state_at = [&](std::size_t place) {
@@ -218,7 +218,7 @@ Binding* TrainedDrafts::joining(Session& session, const Buffer& given, std::int6
 
 Binding* TrainedDrafts::layer_binding(std::size_t rows, std::size_t tokens, std::size_t slot) {
   const std::uint64_t generation = cache_.generation(layer_);
-  // A row alone in a call has a place in the padded tokens that depends on how many there are.
+  // The place of a single row of a call depends on the number of padded tokens.
   Bound& bound = bound_[{engines_.draft_layer.get(), rows, tokens, (slot << 8U) + longest_}];
   if (!bound.binding || bound.generation != generation) {
     bound.binding.reset();

@@ -1,4 +1,4 @@
-// TrainedDrafts: steps of the bundle's draft layer, behind the states of the last pass.
+// TrainedDrafts: steps of the bundle's draft layer, after the last pass.
 #pragma once
 
 #include <cstddef>
@@ -24,34 +24,35 @@ struct DraftRow {
 
 // Runs a draft layer for the rows of a running batch.
 //
-// The entry of a token is made of its embedding and of the states of the token before it. The first
-// step behind a pass feeds the tokens that the pass accepted and the one drawn last, with the
-// states that the pass left; each later step feeds a guess, with the layer's own output in their
-// place. The layer's cache holds the entries one behind the other, whatever their positions: tokens
-// without one, those of prompts and of passes behind which nothing was drafted, are left out.
+// The entry of a token consists of its embedding and of the states of the token before it. The
+// first step after a pass feeds the tokens that the pass accepted and the one drawn last, with the
+// states that the pass kept. Each later step feeds a guess, with the layer's own output instead of
+// states. The layer's cache holds the entries one after another, whatever their positions. Tokens
+// of prompts, and of passes after which nothing was drafted, have no entries.
 //
-// All rows in the layer's slots take part in its calls. One that does not draft feeds token 0
-// behind its own entries, where its next entry overwrites what is written.
+// All rows in the layer's slots take part in its calls. A row that does not draft feeds token 0
+// after its own entries, where its next entry overwrites the result.
 //
 // Worked: a pass fed a b c at positions 5, 6, 7, and b held, so that d was drawn at position 7.
 // With 3 entries so far, the first step feeds b and d at entries 3 and 4, with the states of a and
-// b, and the second the guess behind d, at entry 5. Behind the next pass entries go on at 5.
+// b. The second step feeds the guess after d, at entry 5. After the next pass, entries continue at
+// 5.
 class TrainedDrafts {
  public:
-  // All arguments outlive this; the engines of trained drafts are loaded.
+  // All arguments must outlive this object; the engines of trained drafts must be loaded.
   TrainedDrafts(const Engines& engines, const Manifest& manifest, SlotCache& cache,
                 std::int64_t max_rows);
 
-  // Takes what a pass of ``row``, or its prompt, left: ``tokens`` were fed from ``position`` on,
-  // with ``states`` [tokens, 3, E], which are copied.
+  // Stores the result of a pass of ``row`` or of its prompt: ``tokens`` were fed from ``position``
+  // on, with ``states`` [tokens, 3, E], which are copied.
   void hold(SlotCache::Row row, std::int64_t position, const TokenSpan& tokens,
             const std::byte* states);
   void drop(SlotCache::Row row) { held_.erase(row); }
-  // Forgets all rows and all bindings to slots, whose buffers are about to be freed.
+  // Forgets all rows and all bindings to slots, because their buffers are about to be freed.
   void clear();
   // Runs a step; see `SlotStitcher::draft_trained`.
   const std::vector<const float*>& step(const std::vector<DraftRow>& rows);
-  // The bindings made so far, see `Passes::num_bound`.
+  // The number of bindings made so far, see `Passes::num_bound`.
   std::int64_t num_bound() const { return num_bound_; }
   // The tokens whose logits a step returns, ascending.
   const std::vector<std::int64_t>& token_ids() const { return manifest_.trained_draft->token_ids; }
@@ -61,19 +62,19 @@ class TrainedDrafts {
     std::int64_t position = 0;
     TokenSpan tokens;
     std::vector<std::byte> states;  // [tokens, 3, E]
-    std::int64_t start = 0;         // entries that the draft layer held before
-    std::int64_t fed = 0;           // those that it has made of these states
+    std::int64_t start = 0;         // entries that the draft layer held before the pass
+    std::int64_t fed = 0;           // entries made from these states
     std::vector<std::byte> output;  // [E], of the row's last entry
   };
-  // What a row of the layer's slots feeds in a step.
+  // What the row in one of the layer's slots feeds in a step.
   struct Slot {
-    const DraftRow* row = nullptr;  // nullptr: it does not draft
+    const DraftRow* row = nullptr;  // nullptr: the row does not draft
     Held* held = nullptr;
-    bool is_first = false;  // behind its last pass
+    bool is_first = false;  // the row's first step after its last pass
     std::size_t count = 1;  // tokens, which become entries from ``start`` on
     std::int64_t start = 0;
-    std::int64_t last_token = 0, position = 0;  // the last of the tokens, and where it stands
-    // Those before the last one are tokens of the pass, from its second on.
+    std::int64_t last_token = 0, position = 0;  // the last of the tokens, and its position
+    // Tokens before the last one are those of the pass, from its second on.
     std::int64_t token(std::size_t index) const {
       return index + 1 == count ? last_token : held->tokens[index + 1];
     }

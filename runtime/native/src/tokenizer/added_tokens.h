@@ -1,4 +1,4 @@
-// Added tokens: they match their text wherever it occurs, before any piece is encoded.
+// Added tokens, which match their text wherever it occurs, before any piece is encoded.
 #pragma once
 
 #include <array>
@@ -40,13 +40,14 @@ class AddedTokens {
   // Splits a text, valid UTF-8, at tokens that are matched before it is normalized; "" has no
   // segments.
   std::vector<TextSegment> in_text(std::string_view text) const { return find(text, first_); }
-  // Splits a normalized text between two such tokens at those that are matched in it.
+  // Splits a normalized text between two such tokens at the tokens that are matched in normalized
+  // text.
   std::vector<TextSegment> in_normalized(std::string_view text) const {
     return find(text, second_);
   }
 
  private:
-  // Finds the longest of several texts that occurs at a position.
+  // Finds the longest of its texts that occurs at a position.
   class Trie {
    public:
     void add(std::string_view text, std::uint32_t value);

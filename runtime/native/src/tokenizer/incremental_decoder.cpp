@@ -44,7 +44,7 @@ void IncrementalDecoder::end_run(std::string& text) {
   run_.clear();
 }
 
-// Omits characters at the start of the decoded text, of which text[start, …) is the next part.
+// Strips characters at the start of the decoded text, whose next part is text[start, …).
 void IncrementalDecoder::strip(std::size_t start, std::string& text) {
   const std::string& stripped = tokenizer_->texts().decoder().stripped;
   std::size_t end = start;

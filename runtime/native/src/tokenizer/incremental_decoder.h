@@ -12,8 +12,8 @@
 namespace skipdec::runtime {
 
 // The results of `push` and the final `flush`, joined, equal `Tokenizer::decode` of all tokens.
-// `push` returns complete characters only: "é" as bytes C3, A9 in two tokens gives "", then "é".
-// A run of byte fallback's tokens, which is decoded as a whole, comes with the token behind it.
+// `push` returns only complete characters: "é" as bytes C3, A9 in two tokens gives "", then "é". A
+// run of byte-fallback tokens, which is decoded as a whole, is returned with the token after it.
 class IncrementalDecoder {
  public:
   // `tokenizer` must outlive this.
@@ -25,7 +25,7 @@ class IncrementalDecoder {
     push(token_id, text);
     return text;
   }
-  // Does the same, but appends the text.
+  // The same, but appends the text.
   void push(std::int64_t token_id, std::string& text);
 
   // Ends the sequence and returns the remaining text: U+FFFD for an incomplete character.
@@ -36,7 +36,7 @@ class IncrementalDecoder {
   }
   void flush(std::string& text);
 
-  // The number of whole characters that the tokens so far have and `push` held back.
+  // Returns the number of complete characters of the tokens so far that `push` held back.
   std::size_t num_held() const {
     return num_characters(std::string_view(run_).substr(0, valid_utf8_length(run_)));
   }
@@ -47,8 +47,8 @@ class IncrementalDecoder {
 
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
-  Utf8Repair repair_;            // of byte-level tokens
-  std::string run_;              // bytes of byte fallback's tokens
+  Utf8Repair repair_;            // for byte-level tokens
+  std::string run_;              // bytes of byte-fallback tokens
   std::size_t may_be_stripped_;  // characters at the start of the text
 };
 

@@ -29,7 +29,7 @@ TokenTexts::TokenTexts(const Vocabulary& vocabulary, const std::vector<AddedToke
                        DecoderSteps decoder)
     : decoder_(std::move(decoder)) {
   std::map<std::uint32_t, const AddedToken*> rest;
-  std::unordered_set<std::string_view> special;  // contents, by which the package knows them
+  std::unordered_set<std::string_view> special;  // contents, by which the package identifies them
   for (const AddedToken& token : added) {
     rest.emplace(token.id, &token);
     if (token.special) special.insert(token.content);

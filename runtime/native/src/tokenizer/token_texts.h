@@ -1,4 +1,4 @@
-// Text of each token.
+// The text of each token.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace skipdec::runtime {
 
-// The decoder of a tokenizer.json: either byte-level, where tokens are bytes that join to UTF-8, or
-// these steps in this order, none of which is necessary.
+// The decoder of a tokenizer.json: either byte-level, where the bytes of tokens join to UTF-8, or
+// these steps in this order, all of which are optional.
 struct DecoderSteps {
   bool byte_level = false;
   std::vector<Replacement> replacements;  // in each token
   bool byte_fallback = false;             // tokens <0x00> … <0xFF> are bytes
   std::string stripped;                   // a character
-  std::size_t most_stripped = 0;  // this many of it are omitted at the start of the joined text
+  std::size_t most_stripped = 0;          // number of it stripped at the start of the joined text
 };
 
 // Returns the byte that a token like <0x0A> represents; -1 for any other.
@@ -33,12 +33,11 @@ class TokenTexts {
 
   const DecoderSteps& decoder() const { return decoder_; }
 
-  // Returns the text of a token, or the bytes of one that represents bytes; "" for an id that is
-  // not a token.
+  // Returns the text of a token, or its bytes if it represents bytes; "" for an id without a token.
   std::string_view of(std::int64_t token_id) const;
   bool is_token(std::int64_t token_id) const { return place_of(token_id) < ids_.size(); }
   bool is_special(std::int64_t token_id) const;
-  // True for a token of byte fallback.
+  // Returns true for a byte-fallback token.
   bool is_byte(std::int64_t token_id) const;
 
  private:

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
-// Returns the most bytes of a text that one token may stand for; 0 if the tokens of a text may lack
-// some of its bytes.
+// Returns the maximum bytes of text per token; 0 if the tokens of a text may lack some of its
+// bytes.
 std::size_t most_bytes_of_token(const BytePairs& pairs, const TokenizerParts& parts) {
   if (!pairs.has_all_bytes()) return 0;
   std::size_t longest = 0;

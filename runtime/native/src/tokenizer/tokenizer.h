@@ -1,4 +1,4 @@
-// Conversion between text and token ids by a tokenizer.json of BPE.
+// Converts between text and token ids by the tokenizer.json of a BPE model.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Throws Error: kUsage, naming the byte, for text that is not UTF-8, and kCapacity for more than
-  // 1 GiB.
+  // Returns the token ids of a text. Throws Error: kUsage, naming the byte, for text that is not
+  // UTF-8, and kCapacity for more than 1 GiB.
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  // Returns the tokens that the model reads for `prompt`, including the template's.
+  // Returns the tokens that the model reads for `prompt`, including those of the template.
   std::vector<std::int64_t> encode_prompt(std::string_view prompt) const;
 
   // Returns a lower bound on the number of tokens of `text` from its length alone; 0 if unknown.
@@ -43,7 +43,7 @@ class Tokenizer {
   // Returns the id of the special token whose text is `text`, if there is one.
   std::optional<std::int64_t> special_id(std::string_view text) const;
 
-  // Text of each token, valid as long as this object.
+  // Returns the text of each token, valid as long as this object.
   const TokenTexts& texts() const;
 
  private:

@@ -22,7 +22,7 @@ InstructionSet instruction_set() {
   }
 }
 
-// min_p keeps p ≥ min_p · p_best.
+// Returns the margin of logits for min_p, which keeps p ≥ min_p · p_best.
 float min_p_margin(const SamplingParams& params) {
   if (params.min_p <= 0) return -std::numeric_limits<float>::infinity();
   return static_cast<float>(params.temperature * std::log(params.min_p));

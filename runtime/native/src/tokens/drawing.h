@@ -1,4 +1,4 @@
-// Samples a token from a row of logits for a uniform number, using the CPU kernels like Python.
+// Samples a token from a row of logits by a uniform number, with the CPU kernels, like Python.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// log Σ e^logit.
+// Returns log Σ e^logit.
 double log_total(const float* logits, std::int64_t size, const std::string& subject) {
   const Drawer& drawer = Drawer::greedy();
   const std::int64_t index = drawer.draw(logits, size, 0);

@@ -14,13 +14,12 @@ namespace skipdec::runtime {
 // A log-probability of the raw distribution, without penalty, mask or temperature.
 using Logprob = skipdec_logprob;
 
-// Returns ``token_id`` first, then the ``count`` best others of ``logits`` [size], ties by token
-// id.
-// ``count`` <= ``size``. Throws Error (kEngine) like `chosen_logprob`.
+// Returns ``token_id`` first, then the ``count`` <= ``size`` best others of ``logits`` [size], ties
+// by token id. Throws Error (kEngine) like `chosen_logprob`.
 std::vector<Logprob> row_logprobs(const float* logits, std::int64_t size, std::int64_t token_id,
                                   std::int64_t count, const std::string& subject);
 
-// Returns the softmax of ``logits`` [size] at ``index``; not a number where the logits aren't.
+// Returns the softmax of ``logits`` [size] at ``index``; NaN if the logits are not numbers.
 double probability_of(const float* logits, std::int64_t size, std::int64_t index);
 
 // Returns the log-softmax of ``logits`` [size] at ``token_id``: weights in float32, their sum in

@@ -21,7 +21,7 @@ class Penalties {
   // Counts one output token.
   void add(std::int64_t token_id);
 
-  // Applies the penalties to ``logits`` [size] in place; tokens beyond have none.
+  // Applies the penalties to ``logits`` [size] in place; ignores token ids beyond ``size``.
   void apply(float* logits, std::int64_t size) const;
 
  private:

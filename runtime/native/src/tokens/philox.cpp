@@ -39,7 +39,7 @@ Philox Philox::of_entropy() {
   Key key{};
   ssize_t read;
   do {
-    read = getrandom(key.data(), sizeof key, 0);  // so few bytes are never split
+    read = getrandom(key.data(), sizeof key, 0);  // so few bytes are always read at once
   } while (read < 0 && errno == EINTR);
   if (read != static_cast<ssize_t>(sizeof key)) {
     throw Error(Status::kEnvironment, "seed",

@@ -1,4 +1,4 @@
-// Random stream of one completion, word for word numpy's Philox.
+// The random stream of one completion, word for word numpy's Philox.
 #pragma once
 
 #include <array>

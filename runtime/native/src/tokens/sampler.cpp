@@ -63,8 +63,8 @@ std::int64_t Sampler::propose(const float* logits, const std::vector<std::int64_
   return propose(whole.data(), vocab_size_, ahead);
 }
 
-// Returns ``logits`` [size] of the token ``ahead`` tokens from now, after penalties and masks that
-// can change the greedy choice; copies only if needed.
+// Returns ``logits`` [size] of the token ``ahead`` tokens from now, after the penalties and masks
+// that can change the greedy choice; copies them only if needed.
 const float* Sampler::adjust(const float* logits, std::int64_t size, std::int64_t ahead) const {
   if (!adjusts(ahead)) return logits;
   static thread_local std::vector<float> adjusted;

@@ -16,7 +16,7 @@ namespace skipdec::runtime {
 
 struct SampledToken {
   std::int64_t token_id = 0;
-  std::vector<Logprob> logprobs;  // if requested: chosen one first, then the best by rank
+  std::vector<Logprob> logprobs;  // if requested: the chosen one first, then the best by rank
 };
 
 // Chooses the tokens of one running sequence: penalties, min_tokens mask, temperature, min_p,
@@ -35,12 +35,12 @@ class Sampler {
   // Error (kEngine) if an unmasked logit is NaN or +infinity, or none is finite; for
   // log-probabilities, if any logit is.
   SampledToken sample(const float* logits);
-  // Returns the token that `sample` would choose ``ahead`` tokens from now, from ``logits`` [size]
-  // of that token, with the same random number and the penalties as they are now. ``size`` may be
-  // less than the vocabulary's: then it chooses among its first tokens. Changes nothing; NaN gives
-  // any token.
+  // Returns the token that `sample` would choose ``ahead`` tokens from now from ``logits`` [size]
+  // of that token, with the same random number and the present penalties. If ``size`` is less than
+  // the vocabulary's, it chooses among the first ``size`` tokens. Changes nothing; NaN gives any
+  // token.
   std::int64_t propose(const float* logits, std::int64_t size, std::int64_t ahead) const;
-  // Returns the same from the logits of ``token_ids``, ascending, alone.
+  // Returns the same from the logits of only ``token_ids``, which ascend.
   std::int64_t propose(const float* logits, const std::vector<std::int64_t>& token_ids,
                        std::int64_t ahead) const;
 

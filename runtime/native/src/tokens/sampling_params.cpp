@@ -24,7 +24,7 @@ class Problems {
 
   void check_numbers();
   void check_stopping();
-  // Problems of combinations of valid fields.
+  // Collects problems of combinations of valid fields.
   void check_together();
   void check_vocabulary(std::int64_t vocab_size, const std::vector<std::int64_t>& end_token_ids);
 

@@ -1,4 +1,4 @@
-// Parameters of sampling and stopping, with vLLM's field names.
+// The parameters of sampling and stopping, with vLLM's field names.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace skipdec::runtime {
 
-// Maximum number of log-probabilities of one request, over all tokens of all its completions. It
-// depends on the prompt, so the request's check enforces it, not that of the parameters.
+// Maximum number of log-probabilities of one request, over all tokens of all its completions. The
+// request's check enforces it, not that of the parameters, because it depends on the prompt.
 using constants::kMaxLogprobs;
 
-// Has the rules and limits of skipdec's Python SamplingParams.
+// Has the rules and limits of Python's SamplingParams.
 struct SamplingParams {
   std::int64_t max_tokens = constants::kDefaultMaxTokens;  // 0: up to the bundle's last position
   double temperature = 1.0;                                // 0 to 1e6; greedy below 1e-5
@@ -32,11 +32,12 @@ struct SamplingParams {
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  std::optional<std::int64_t> logprobs;  // most probable tokens reported beside the chosen one
+  std::optional<std::int64_t>
+      logprobs;  // number of most probable tokens to report besides the chosen one
 
   bool greedy() const { return temperature < 1e-5; }
 
-  // Throws Error (kUsage) with all problems in one message: invalid fields, contradicting ones, and
+  // Throws Error (kUsage) with all problems in one message: invalid or contradictory fields, and
   // tokens outside a vocabulary of ``vocab_size``. ``end_token_ids`` are the model's ends of text.
   void check(std::int64_t vocab_size, const std::vector<std::int64_t>& end_token_ids) const;
 

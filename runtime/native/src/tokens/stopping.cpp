@@ -13,12 +13,12 @@
 
 namespace skipdec::runtime {
 
-// Positions count bytes where Python counts characters. In UTF-8 no character begins inside
-// another, so texts contain, begin and end the same either way.
+// Positions count bytes, while Python counts characters. In UTF-8 no character begins inside
+// another, so containing, beginning and ending mean the same either way.
 
 namespace {
 
-// Returns the bytes of the first ``count`` characters of ``text``, or of all.
+// Returns the number of bytes of the first ``count`` characters of ``text``, or of all.
 std::size_t bytes_of_characters(std::string_view text, std::size_t count) {
   for (std::size_t at = 0; at < text.size(); ++at)
     if (begins_character(text[at]) && count-- == 0) return at;
@@ -103,7 +103,7 @@ std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_st
   const std::size_t returned = included ? tail_.size() : 0;
   const std::size_t num_old = tail_.size() + bytes_of_characters(piece, num_early_);
   const auto found = may_stop ? find_stop_string(text, num_old) : std::nullopt;
-  if (may_stop && !piece.empty()) num_early_ = 0;  // what was held back has come with it
+  if (may_stop && !piece.empty()) num_early_ = 0;  // characters held back have come with the piece
   if (found) {
     finish_reason_ = FinishReason::kStop;
     stop_reason_ = *found->stop;

@@ -30,16 +30,16 @@ const char* name_of(FinishReason reason);
 using StopReason = std::variant<std::monostate, std::int64_t, std::string>;
 
 // Follows the output tokens of one sequence. Text that may begin a stop string is held back: for
-// the stop string "END" and the tokens "an E", "N", "g END it", `push` returns "an ", "", "ENg "
+// the stop string "END" and the tokens "an E", "N", "g END it", `push` returns "an ", "", "ENg ",
 // and the text ends there; with `include_stop_str_in_output` it returns "an E", "N", "g END". A
-// stop token's own text is omitted, unless `include_stop_str_in_output`. Of several stop strings,
-// the one that is complete first ends the text, and the longest of those. A stop string that is the
-// text of a special token, which the text may omit, ends it at that token.
+// stop token's own text is omitted without `include_stop_str_in_output`. Of several stop strings,
+// the one that is complete first ends the text, and the longest if several are. A stop string that
+// equals the text of a special token, which the output may omit, ends the text at that token.
 class StopChecker {
  public:
-  // ``params`` are valid; ``max_tokens`` are as the model's own limit leaves them.
-  // ``end_token_ids`` are the model's, which ignore_eos switches off. Without a `tokenizer`, which
-  // must outlive this, text is empty; such requests have no stop strings.
+  // ``params`` must be valid; ``max_tokens`` is their number within the model's limit.
+  // ``end_token_ids`` are the model's, which ignore_eos switches off. ``tokenizer`` must outlive
+  // this object; without one, text is empty, and requests have no stop strings.
   StopChecker(SamplingParams params, std::int64_t max_tokens,
               std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer);
 
@@ -47,7 +47,7 @@ class StopChecker {
   // not have ended.
   std::string push(std::int64_t token_id);
 
-  // Becomes what it was behind these tokens, the first of those that it has got.
+  // Returns to its state after these tokens, the first of those that it has received.
   void restart(const std::vector<std::int64_t>& token_ids);
 
   // Cancels the sequence and returns the text held back; does nothing if it has ended.
@@ -56,11 +56,11 @@ class StopChecker {
   // Ends the sequence with an error; text held back is lost.
   void fail(std::string reason);
 
-  // Nothing while the sequence continues.
+  // Returns nothing while the sequence continues.
   std::optional<FinishReason> finish_reason() const { return finish_reason_; }
   const StopReason& stop_reason() const { return stop_reason_; }
 
-  // All text returned so far.
+  // Returns all text returned so far.
   const std::string& text() const { return text_; }
 
  private:
@@ -80,9 +80,10 @@ class StopChecker {
   std::int64_t max_tokens_;
   std::vector<std::int64_t> end_token_ids_;
   std::optional<IncrementalDecoder> decoder_;
-  std::map<std::int64_t, StopReason> stop_reasons_;  // of tokens that stop
+  std::map<std::int64_t, StopReason> stop_reasons_;  // by stop token
   std::int64_t num_tokens_ = 0;
-  std::size_t num_early_ = 0;  // characters of the first min_tokens that the decoder holds back
+  std::size_t num_early_ =
+      0;  // characters of the first min_tokens tokens that the decoder holds back
   std::string text_;
   std::string tail_;  // the end of the text that may begin a stop string
   std::size_t longest_stop_ = 0;

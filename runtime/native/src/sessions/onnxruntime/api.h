@@ -30,7 +30,7 @@ struct TypeInfo;
 inline constexpr int kErrorsOnly = 3;     // ORT_LOGGING_LEVEL_ERROR
 inline constexpr int kDefaultMemory = 0;  // OrtMemTypeDefault
 
-// Position of a function that takes ``Parameters`` and returns a status.
+// The position of a function that takes ``Parameters`` and returns a status.
 template <class... Parameters>
 struct Function {
   std::size_t position;
@@ -123,7 +123,7 @@ class Api {
     check(status_of(function, arguments...));
   }
 
-  // Returns true on success and drops the error otherwise.
+  // Returns true on success; drops the error otherwise.
   template <class... Parameters, class... Arguments>
   bool succeeds(Function<Parameters...> function, Arguments... arguments) const {
     return owned(status_of(function, arguments...)) == nullptr;

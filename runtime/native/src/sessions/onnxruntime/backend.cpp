@@ -169,7 +169,7 @@ class OrtBackend final : public Backend {
       api.call(kAddSessionConfigEntry, options.get(), "session.x64quantprecision", "1");
     const Manifest& manifest = bundle_->manifest();
     if (manifest.uses_skipdec_kernels && manifest.foreign_products.empty()) {
-      // Two pools that spin would compete: the kernels have the threads.
+      // The kernels have the threads, because two spinning pools would compete.
       const std::string threads = std::to_string(process_->threads());
       api.call(kAddSessionConfigEntry, options.get(), "skipdec.threads", threads.c_str());
       api.call(kSetIntraOpNumThreads, options.get(), 1);

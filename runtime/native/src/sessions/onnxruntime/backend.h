@@ -7,7 +7,7 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// Throws as Backend::open.
+// Throws like Backend::open.
 std::shared_ptr<Backend> open_backend(const std::shared_ptr<const Bundle>& bundle,
                                       const runtime::SessionOptions& options);
 

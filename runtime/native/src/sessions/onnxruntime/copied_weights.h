@@ -1,8 +1,8 @@
 // Weights copied to memory of this process, in huge pages if the system provides them.
 //
-// ONNX Runtime normally maps files: opening copies nothing and processes share the pages. A copy
-// belongs to one process and takes as long as reading, but a step that streams gigabytes walks
-// fewer page tables.
+// ONNX Runtime normally maps files, so that opening copies nothing and processes share the pages. A
+// copy belongs to one process and takes as long as reading the files, but a step that streams
+// gigabytes walks fewer page tables.
 #pragma once
 
 #include <cstddef>
@@ -42,11 +42,11 @@ struct CopiedWeights {
   std::vector<Owned<Value>> values;
 };
 
-// Copies of files that sessions hold, so that engines on the same file share its copy.
+// Copies of files, held by sessions, so that engines of the same file share its copy.
 class FileCopies {
  public:
-  // Returns the copy that a session holds, else a new one. Any thread may call it. Throws Error
-  // (kBundle) for a file that can't be read or has another size.
+  // Returns the copy that a session already holds, else a new one. Any thread may call it. Throws
+  // Error (kBundle) for a file that can't be read or has another size.
   std::shared_ptr<const HugePages> content(const Bundle& bundle, const std::string& path);
 
  private:

@@ -20,7 +20,8 @@ void end_if_forked(int status, void* registered_by) {
   _exit(status);
 }
 
-// Keeps this library loaded: the handler runs at exit even if the program has closed it by then.
+// Keeps this library loaded, because the handler runs at exit even if the program closed the
+// library.
 void stay_loaded() {
   Dl_info about{};
   const auto* here = reinterpret_cast<const void*>(&end_if_forked);

@@ -7,7 +7,7 @@
 namespace skipdec::runtime::onnxruntime {
 namespace {
 
-// Numbers of those fields of onnx.proto that are read here.
+// Numbers of the fields of onnx.proto that this file reads.
 constexpr std::uint64_t kModelGraph = 7, kGraphInitializer = 5;
 constexpr std::uint64_t kTensorDims = 1, kTensorType = 2, kTensorName = 8, kTensorExternal = 13;
 constexpr std::uint64_t kEntryKey = 1, kEntryValue = 2;

@@ -17,8 +17,8 @@ struct ExternalTensor {
   std::uint64_t offset = 0, size = 0;  // in bytes
 };
 
-// Throws std::invalid_argument if the bytes are not a serialised ONNX model, or its weights have a
-// type or size that no bundle has.
+// Throws std::invalid_argument if the bytes are not a serialised ONNX model, or if its weights have
+// a type or size that bundles don't have.
 std::vector<ExternalTensor> external_tensors(std::string_view graph);
 
 }  // namespace skipdec::runtime::onnxruntime

@@ -64,7 +64,7 @@ void add(std::vector<std::string>& names, const std::vector<std::string>& more) 
   names.insert(names.end(), more.begin(), more.end());
 }
 
-// Returns candidates beside this code, and in the Python package of a folder above it.
+// Returns candidates beside this library, and in the Python package in a folder above it.
 std::vector<std::string> nearby() {
   std::vector<std::string> names;
   const fs::path own = own_folder();
@@ -109,8 +109,8 @@ std::vector<Attempt> search(const std::string& asked) {
   return attempts;
 }
 
-// Returns what to do about ``problems``: more of a library that is there does not help a process
-// that may not load it.
+// Returns advice about ``problems``. Installing the library again does not help a process that may
+// not load it.
 std::string advice(const std::vector<std::string>& problems) {
   const auto is_named = [&problems](const char* words) {
     return std::any_of(problems.begin(), problems.end(), [words](const std::string& problem) {

@@ -22,11 +22,11 @@ Owned<Environment> made_environment(const Api& api, int threads) {
                                options.get());
 }
 
-// Makes all engines share one arena, so that each reuses the activation memory of the one before.
+// Makes all engines share one arena, so that each reuses the activation memory of the previous one.
 void share_arena(const Api& api, Environment* environment) {
   const auto memory = api.make<MemoryInfo>(kCreateCpuMemoryInfo, kArenaAllocator, kDefaultMemory);
   const auto defaults = api.make<ArenaConfiguration>(kCreateArenaCfg, std::size_t{0}, -1, -1, -1);
-  // If other code has created this process's environment, ONNX Runtime returns that one.
+  // If other code has already created the process's environment, ONNX Runtime returns that one.
   api.succeeds(kCreateAndRegisterAllocator, environment, memory.get(), defaults.get());
 }
 
@@ -50,10 +50,10 @@ SharedProcess::SharedProcess(const Library& library, int threads)
 }
 
 std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, int threads) {
-  static std::mutex mutex;  // locked while one is created or freed: two never coexist
+  static std::mutex mutex;  // locked while one is created or freed, so that two never coexist
   static std::weak_ptr<const SharedProcess> current;
   check_threads(threads);
-  std::shared_ptr<const SharedProcess> found;  // if it is the last one, freed after unlocking
+  std::shared_ptr<const SharedProcess> found;  // the last reference is freed after unlocking
   const std::scoped_lock lock(mutex);
   found = current.lock();
   if (found != nullptr && found->process_ != getpid())

@@ -1,4 +1,4 @@
-// Resources that all ONNX Runtime sessions of this process share: threads and activation memory.
+// Threads and activation memory, which all ONNX Runtime sessions of this process share.
 #pragma once
 
 #include <sys/types.h>
@@ -10,15 +10,15 @@
 namespace skipdec::runtime::onnxruntime {
 
 // A thread pool and an arena, which a forked child cannot use. They are freed with the last engine
-// that holds them; the next one may choose another number of threads.
+// that holds them; the next engine may choose another number of threads.
 class SharedProcess {
  public:
   // Used by `get`. Throws Refusal.
   SharedProcess(const Library& library, int threads);
 
   // With ``threads`` 0, uses the existing pool, or one thread per available processor. Throws Error
-  // (kUsage) for more threads than processors, for another number than that of the open engines,
-  // and in a fork of the process that created the pool, and Error (kEnvironment) if ONNX Runtime
+  // (kUsage) for more threads than processors, for a number other than that of the open engines,
+  // and in a fork of the process that created the pool. Throws Error (kEnvironment) if ONNX Runtime
   // refuses.
   static std::shared_ptr<const SharedProcess> get(const Library& library, int threads);
 

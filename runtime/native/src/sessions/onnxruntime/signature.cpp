@@ -65,7 +65,7 @@ std::string names_of(const Tensors& tensors) {
   return joined(tensors, [](const auto& tensor) { return tensor.name; });
 }
 
-// True if the shapes agree in all fixed dimensions; symbols match any size.
+// Returns true if the shapes agree in all fixed dimensions; symbols match any size.
 bool can_be(const std::vector<std::int64_t>& wanted, const std::vector<std::int64_t>& seen) {
   return std::equal(wanted.begin(), wanted.end(), seen.begin(), seen.end(),
                     [](std::int64_t first, std::int64_t second) {

@@ -9,7 +9,7 @@
 
 namespace skipdec::runtime::onnxruntime {
 
-// Returns ONNX's enumerator of a type.
+// Returns ONNX's enumerator for a type.
 int element_type(DType dtype);
 
 // Returns the differences between the inputs and outputs of a loaded graph and ``spec``.

@@ -31,7 +31,7 @@ inline bool required_flag(Fields& fields, const char* name) {
   return fields.boolean(name, false);
 }
 
-// Checks the fields that `ByteLevel` has as pre-tokenizer, decoder and post-processor.
+// Checks the fields that `ByteLevel` has as a pre-tokenizer, decoder and post-processor.
 inline void check_byte_level(Fields& fields) {
   required_flag(fields, "add_prefix_space");
   required_flag(fields, "trim_offsets");

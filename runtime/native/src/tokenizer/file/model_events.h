@@ -1,4 +1,4 @@
-// Reads tokens and merges, the long parts of a tokenizer.json, without building a tree of them.
+// Reads tokens and merges, the long parts of a tokenizer.json, without building a tree for them.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ namespace skipdec::runtime {
 // merges may name unknown tokens.
 class ModelEvents final : public JsonEvents {
  public:
-  // ``document``, which is named in errors, outlives this.
+  // ``document``, which errors name, must outlive this object.
   explicit ModelEvents(const Document& document) : document_(document), tree_(document) {}
 
   nlohmann::json take_tree();
   bool has_model() const { return has_vocabulary_ && has_merges_; }
-  Vocabulary& vocabulary() { return vocabulary_; }  // the caller has to finish it
+  Vocabulary& vocabulary() { return vocabulary_; }  // the caller must finish it
   // Two texts per merge, in order of rank.
   const TextList& merges() const { return merges_; }
 

@@ -29,7 +29,7 @@ bool optional_flag(Fields& fields, const char* name) {
   return fields.find(name) != nullptr && fields.boolean(name, false);
 }
 
-// Models that the `tokenizers` package knows.
+// The models of the `tokenizers` package.
 constexpr std::array<std::string_view, 4> kModels{"BPE", "WordPiece", "WordLevel", "Unigram"};
 
 PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
@@ -52,7 +52,7 @@ PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
 }
 
 void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Document& document) {
-  // Old files do not name a type; vocabulary and merges distinguish BPE from the others.
+  // Old files have no type; vocabulary and merges distinguish BPE from the others.
   const std::string type = model.text("type", has_vocabulary_and_merges ? "BPE" : "without a type");
   if (type != "BPE") refuse_kind("model", type, kModels, document);
   if (!has_vocabulary_and_merges) document.refuse("model", "lacks vocab or merges");
@@ -113,8 +113,8 @@ AddedToken read_added_token(const json& entry, const Document& document) {
   return token;
 }
 
-// Assigns the ids that the `tokenizers` package would, regardless of the file: the model's if the
-// content is one of its tokens, and otherwise consecutive ids after the model's.
+// Assigns the ids that the `tokenizers` package would, regardless of those in the file: the model's
+// if the content is one of its tokens, otherwise consecutive ids after the model's.
 std::vector<AddedToken> read_added_tokens(Fields& file, const Vocabulary& vocabulary,
                                           const Document& document) {
   std::vector<AddedToken> tokens;
@@ -142,8 +142,8 @@ std::vector<AddedToken> read_added_tokens(Fields& file, const Vocabulary& vocabu
   return tokens;
 }
 
-// Normalizes the texts of added tokens. Refuses equal ones, of which the `tokenizers` package finds
-// one at random, and empty ones.
+// Normalizes the texts of added tokens. Refuses empty ones, and equal ones, of which the
+// `tokenizers` package finds one at random.
 void normalize(std::vector<AddedToken>& tokens, const Normalizer& normalizer,
                const Document& document) {
   std::unordered_map<std::string, std::string> contents;

@@ -1,4 +1,4 @@
-// Contents of a tokenizer.json that matter to encoding and decoding.
+// The contents of a tokenizer.json that affect encoding and decoding.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ constexpr std::uint32_t kMaxTokens = constants::kMaxTokens;  // exclusive bound 
 constexpr std::size_t kMaxMerges = 1U << 24;
 constexpr std::size_t kMaxTokenBytes = 1U << 16;  // per token
 constexpr std::size_t kMaxAddedBytes = 1U << 18;  // of all added tokens
-// Per added token: the time to find them in a text grows with the longest one.
+// Per added token; the time to find added tokens in a text grows with the longest one.
 constexpr std::size_t kMaxAddedTokenBytes = 1U << 10;
 
 struct SpecialTokens {
-  std::vector<std::uint32_t> before, after;  // ids around a text, if the caller asks for them
+  std::vector<std::uint32_t> before, after;  // ids around a text, if requested
 };
 
 struct TokenizerParts {

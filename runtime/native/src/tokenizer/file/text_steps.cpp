@@ -24,7 +24,7 @@ constexpr std::size_t kMostSteps = 64;  // of one component
 constexpr std::size_t kMostPrefixBytes = 16;
 constexpr std::size_t kMostLengthening = 3;  // so that a text's length fits 32 bits
 
-// Types that the `tokenizers` package knows; a bundle with any other name is damaged.
+// The types of the `tokenizers` package; a bundle with any other name is damaged.
 constexpr std::array<std::string_view, 14> kNormalizers{
     "BertNormalizer", "Strip", "StripAccents", "NFC",         "NFD",     "NFKC",    "NFKD",
     "Sequence",       "Nmt",   "Lowercase",    "Precompiled", "Replace", "Prepend", "ByteLevel"};
@@ -49,7 +49,7 @@ struct Component {
   const char* parts;  // the member of a Sequence
 };
 
-// Appends the steps of a component, those of sequences in their places.
+// Appends the steps of a component, with those of sequences in their place.
 // NOLINTNEXTLINE(misc-no-recursion): as deep as the JSON, which its reader limits
 void add_steps(const json& value, const Component& component, const Document& document,
                std::vector<const json*>& steps) {
@@ -83,7 +83,7 @@ std::string character_of(Fields& fields, const char* name) {
   return text;
 }
 
-// A pattern's text, and whether it is an expression.
+// A pattern's text, and whether it is a regular expression.
 struct Pattern {
   std::string text;
   bool is_expression;
@@ -115,8 +115,8 @@ std::size_t lengthening(const Replacement& step) {
       1, (step.content.size() + step.pattern.size() - 1) / step.pattern.size());
 }
 
-// Returns how many times as long ``steps`` may make a text, ``most`` times as long before; beyond
-// the limit, any number above it.
+// Returns how many times its length a text may have after ``steps``, if it may have ``most`` times
+// before. Beyond the limit, returns any number above it.
 template <class Steps, class Of>
 std::size_t lengthened(std::size_t most, const Steps& steps, const Of& of) {
   for (const auto& step : steps)
@@ -226,7 +226,7 @@ const std::map<std::string_view, PreTokenizerKind>& pre_tokenizer_kinds() {
 
 constexpr Component kDecoder{"decoder", "decoder", "decoders"};
 
-// Reads the steps of a decoder of characters, which have to be in the order of DecoderSteps.
+// Reads the steps of a decoder of characters, which must be in the order of DecoderSteps.
 class DecoderReader {
  public:
   explicit DecoderReader(const Document& document) : document_(document) {}
@@ -333,7 +333,7 @@ void check_together(const Normalizer& normalizer, const PreTokenizer& pre_tokeni
   };
   require_short(lengthened(pre_tokenizer.blank.size(), normalizer.steps(), of), kNormalizer,
                 document);
-  // The package takes for the first piece whatever comes from the beginning of the original text.
+  // The package treats whatever comes from the beginning of the original text as the first piece.
   if (pre_tokenizer.blank_before == BlankBefore::kFirst && !normalizer.steps().empty())
     refuse_unsupported("has a normalizer beside a Metaspace with prepend_scheme \"first\"",
                        document);

@@ -1,4 +1,4 @@
-// What a tokenizer.json does to text before and after its model.
+// The steps of a tokenizer.json before and after its model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,7 +8,7 @@
 
 namespace skipdec::runtime {
 
-// Each reads one component; ``value`` is null where the file has none. All throw
+// Each function reads one component; ``value`` is null if the file has none. All throw
 // UnsupportedTokenizer for kinds and combinations that are not implemented, and an error of
 // ``document`` for malformed ones.
 Normalizer read_normalizer(const nlohmann::json* value, const Document& document);

@@ -66,8 +66,8 @@ void BytePairs::Workspace::add_symbol(std::uint32_t id) {
 
 void BytePairs::split(std::string_view piece, Workspace& workspace) const {
   workspace.symbols.clear();
-  // An unknown token is written when the next symbol has a token, so that tokens of byte fallback
-  // come before it, as in the package.
+  // An unknown token is written when the next symbol has a token, so that byte-fallback tokens come
+  // before it, as in the package.
   bool after_unknown = false;
   while (!piece.empty()) {
     std::string_view symbol;

@@ -1,4 +1,4 @@
-// Byte-pair encoding of one piece of text, by its bytes or by its characters.
+// Byte-pair encoding of one piece of text, by bytes or by characters.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct BytePairModel {
   std::optional<std::string> unknown_token;
   bool fuse_unknown = false;
   bool byte_fallback = false;  // a character without a token becomes tokens <0x00> … <0xFF>
-  bool byte_level = true;      // symbols are the stand-ins of bytes; false: characters
+  bool byte_level = true;  // symbols are characters that stand for bytes; false: plain characters
   bool ignore_merges = false;  // a piece that is a token is encoded as that token
 };
 
@@ -64,10 +64,10 @@ class BytePairs {
  private:
   // Writes a piece as the tokens of its bytes or characters.
   void split(std::string_view piece, Workspace& workspace) const;
-  // Writes the tokens of byte fallback for a symbol; returns false if a byte has none.
+  // Writes the byte-fallback tokens of a symbol; returns false if a byte has none.
   bool split_bytes(std::string_view symbol, Workspace& workspace) const;
-  // Returns the token of the symbol at the start of `piece`, kNone if there is none, and moves
-  // `piece` behind it.
+  // Returns the token of the symbol at the start of `piece`, or kNone, and moves `piece` past the
+  // symbol.
   std::uint32_t take_symbol(std::string_view& piece, std::string_view& symbol) const;
   std::uint32_t unknown_id() const;
   void consider(std::uint32_t left, Workspace& workspace) const;

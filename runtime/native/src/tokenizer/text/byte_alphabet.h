@@ -7,8 +7,8 @@
 
 namespace skipdec::runtime {
 
-// Returns the character, in UTF-8, that represents `byte`: printable characters of Latin-1
-// represent themselves, U+0100 and so on the others.
+// Returns the character, in UTF-8, that represents `byte`: printable Latin-1 characters represent
+// themselves; U+0100 and following represent the other bytes.
 std::string_view stand_in(std::uint8_t byte);
 
 // Appends the bytes that the characters of `token` represent, or the token's own UTF-8 if one of

@@ -8,7 +8,7 @@
 
 namespace skipdec::runtime {
 
-// Bits; a character is a letter, a number, a space or none of these.
+// Bits; a character is a letter, a number, a space, or none of these.
 enum CharacterClass : std::uint8_t {
   kLetter = 1,
   kNumber = 2,

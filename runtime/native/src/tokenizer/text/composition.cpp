@@ -38,7 +38,8 @@ constexpr char32_t kFirstCombining = kClassRuns[1].first;
 
 // Hangul syllables, which are composed by arithmetic: The Unicode Standard, section 3.12.
 constexpr char32_t kSyllables = 0xAC00, kConsonants = 0x1100, kVowels = 0x1161, kFinals = 0x11A7;
-constexpr char32_t kNumConsonants = 19, kNumVowels = 21, kNumFinals = 28;  // finals: with none
+constexpr char32_t kNumConsonants = 19, kNumVowels = 21,
+                   kNumFinals = 28;  // kNumFinals counts "none", too
 constexpr char32_t kNumSyllables = kNumConsonants * kNumVowels * kNumFinals;
 
 struct Part {
@@ -122,7 +123,7 @@ char32_t composition_of(char32_t first, char32_t second) {
   return exists ? (*found)->composite : 0;
 }
 
-// Composes each starter with the marks behind it that no mark of the same or a higher class blocks.
+// Composes each starter with the marks after it that no mark of the same or a higher class blocks.
 void compose(Parts& parts) {
   std::size_t kept = 0, starter = 0;
   bool has_starter = false;

@@ -1,4 +1,4 @@
-// The normalizer of a tokenizer.json: changes text before it is divided into pieces.
+// The normalizer of a tokenizer.json, which changes text before it is divided into pieces.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ class Normalizer {
   // Applies all steps, in their order, to `text`, valid UTF-8.
   std::string normalized(std::string_view text) const;
 
-  // A text has at most this many times as many bytes as it has normalized; 0 if there is no bound.
+  // Returns how many times as many bytes a text may have as its normalized form; 0 if unbounded.
   std::size_t most_shrinkage() const;
 
  private:

@@ -31,7 +31,7 @@ std::uint8_t kind_at(std::string_view text, std::size_t at) {
 
 bool is_line_end(char byte) { return byte == '\n' || byte == '\r'; }
 
-// Returns the end of the run from `at` on of characters whose classes in ``mask`` are `kind`, at
+// Returns the end of the run of characters from `at` on whose classes in ``mask`` are `kind`, at
 // most ``most`` characters.
 std::size_t end_of_run(std::string_view text, std::size_t at, std::uint8_t kind,
                        std::uint8_t mask = kKinds, std::size_t most = kNoLimit) {
@@ -48,15 +48,15 @@ std::size_t end_of_line_ends(std::string_view text, std::size_t at) {
   return at;
 }
 
-// Returns the end of the run of spaces text[start, end) without its last one, which the following
-// piece may include, unless there is only one or the text ends.
+// Returns the end of the run of spaces text[start, end) without its last space, which the next
+// piece may include, unless there is only one space or the text ends.
 std::size_t end_of_spaces(std::string_view text, std::size_t start, std::size_t end) {
   if (end == text.size()) return end;
   const std::size_t last = start_of_last_character(text, end);
   return last > start ? last : end;
 }
 
-// Returns a character in lower case, as far as contractions have it.
+// Returns a character in lower case, if contractions contain it.
 char32_t lower(char32_t character) {
   if (character >= 'A' && character <= 'Z') return character - 'A' + 'a';
   return character == U'\u017F' ? U's' : character;  // the long s, which folds to s
@@ -77,7 +77,7 @@ std::size_t end_of_contraction(std::string_view text, std::size_t start, bool ig
   return start;
 }
 
-// The expressions of Llama 3 and Qwen 2 differ in the number of digits of a piece only.
+// The expressions of Llama 3 and Qwen 2 differ only in the number of digits per piece.
 std::size_t end_of_llama3_piece(std::string_view text, std::size_t start, std::size_t most_digits) {
   if (const std::size_t end = end_of_contraction(text, start, true); end > start) return end;
   std::size_t behind = start;

@@ -1,4 +1,4 @@
-// Scanners: each divides a text into pieces, as one expression of a tokenizer.json does.
+// Scanners, each of which divides a text into pieces like one expression of a tokenizer.json.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,20 @@ namespace skipdec::runtime {
 // before its end.
 using Scanner = std::function<std::size_t(std::string_view text, std::size_t start)>;
 
-// Returns the scanner of an expression, which is recognised by its exact text: those of GPT-2,
-// Llama 3 and Qwen 2. Empty for any other.
+// Returns the scanner of an expression, recognised by its exact text: that of GPT-2, Llama 3 or
+// Qwen 2. Returns an empty function for any other.
 Scanner scanner_of(std::string_view expression);
 
 // The scanner of `ByteLevel` with use_regex, which is GPT-2's: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|
 // ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 std::size_t end_of_gpt2_piece(std::string_view text, std::size_t start);
 
-// The scanners of `Digits`: a piece is one digit or a run of others; or a run of either.
+// The scanners of `Digits`: a piece is one digit or a run of other characters; or a run of either.
 std::size_t end_of_single_digits(std::string_view text, std::size_t start);
 std::size_t end_of_digits(std::string_view text, std::size_t start);
 
-// Returns the scanner of a `Metaspace` that splits: each piece but the first starts with `blank`.
+// Returns the scanner of a `Metaspace` that splits: each piece except the first starts with
+// `blank`.
 Scanner scanner_before(std::string_view blank);
 
 }  // namespace skipdec::runtime

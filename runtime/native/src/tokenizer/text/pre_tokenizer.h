@@ -1,4 +1,4 @@
-// The pre-tokenizer of a tokenizer.json: divides text into the pieces that are encoded one by one.
+// The pre-tokenizer of a tokenizer.json, which divides text into pieces to encode one by one.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace skipdec::runtime {
 // Which pieces get a blank in front, unless they begin with one.
 enum class BlankBefore { kNever, kFirst, kAlways };
 
-// All pre-tokenizers of a file as one. A text passes first through `splits`, of which each divides
-// the pieces of the one before. Then, `blank` takes the place of each space and may be put in
-// front. At last, `scanner` divides the result.
+// All pre-tokenizers of a file as one. A text first passes through `splits`, each of which divides
+// the pieces of the one before. Then `blank` replaces each space and may be put in front. Finally,
+// `scanner` divides the result.
 //
 // Metaspace: blank "▁", kAlways, scanner_before("▁"): "a  b" → "▁a▁▁b" → "▁a", "▁", "▁b".
 // ByteLevel: blank " ", kAlways or kNever, and GPT-2's scanner or none.
@@ -27,10 +27,10 @@ struct PreTokenizer {
   std::string blank = " ";
   BlankBefore blank_before = BlankBefore::kNever;
   Scanner scanner;          // empty: leaves the text whole
-  bool byte_level = false;  // the model encodes bytes, by their stand-ins, not characters
+  bool byte_level = false;  // the model encodes characters that stand for bytes
 
   // Calls ``use`` with each piece of `text`, valid UTF-8, in order. A piece is valid during the
-  // call. `is_first`: the text is at the beginning of what the caller encodes.
+  // call. `is_first`: `text` is the beginning of the text that the caller encodes.
   void divide(std::string_view text, bool is_first, const Use& use) const;
 
  private:

@@ -28,12 +28,12 @@ class Utf8Repair {
   int count_ = 0;
   int missing_ = 0;
   std::uint8_t least_ = 0x80, most_ = 0xBF;  // range of the next byte
-  // True after ED and one of A0 … BF. They are two errors, which Python reports only after the next
-  // byte.
+  // True after ED and one of A0 … BF. These are two errors, which Python reports only after the
+  // next byte.
   bool half_surrogate_ = false;
 };
 
-// True if no character has this byte inside.
+// Returns true if this byte is not inside a character.
 constexpr bool begins_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;
 }

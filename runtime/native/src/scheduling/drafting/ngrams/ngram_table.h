@@ -36,8 +36,8 @@ using KnownNGrams = std::unordered_map<NGram, Followers, NGramHash>;
 //
 // The table holds up to ``max_keys`` n-grams; beyond that, a new one evicts the oldest. Each holds
 // up to 16 followers; further ones are not counted. The bundle's ``known`` n-grams are never
-// evicted or counted further. If texts have the same n-gram, the follower with the higher count is
-// proposed.
+// evicted or counted further. If texts have the same n-gram, the entry with the higher count is
+// used.
 class NGramTable {
  public:
   explicit NGramTable(std::int64_t max_keys = constants::kDraftKeys,
