@@ -72,7 +72,7 @@ class TuningPlan:
             ]
         if config.draft_layer:
             drafts = [
-                f"a draft layer that reads states behind "
+                f"a draft layer that reads states after "
                 f"{', '.join(map(str, self.layers_used))} layers; the model is frozen"
             ]
         written = []

@@ -68,7 +68,7 @@ class Acceptance(FrozenModel):
     """How many drafts held on greedy texts that the model writes for held-out prompts."""
 
     texts: int
-    spans: int = Field(description="one for each token that has at least 6 more behind it")
+    spans: int = Field(description="one for each token that has at least 6 more after it")
     held_of_6: float = Field(description="mean number of 6 drafts that hold")
     first: float = Field(description="share of spans whose first draft holds")
 

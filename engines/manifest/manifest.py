@@ -257,7 +257,7 @@ def _check_trained(draft: TrainedDraft, model: ModelSpec) -> None:
     reads, ids = draft.reads, draft.token_ids
     if list(reads) != sorted(reads) or reads[-1] > model.num_layers:
         raise ValueError(
-            f"trained_draft reads states behind {', '.join(map(str, reads))} layers; allowed: "
+            f"trained_draft reads states after {', '.join(map(str, reads))} layers; allowed: "
             f"ascending, up to the model's {model.num_layers}"
         )
     if any(later <= token for token, later in pairwise(ids)) or ids[-1] >= model.vocab_size:

@@ -174,7 +174,7 @@ def _size_problems(facts: DraftLayerFacts, model: ModelSpec) -> Iterator[str]:
     reads, ids = facts.reads, facts.token_ids
     if list(reads) != sorted(reads) or reads[0] < 1 or reads[-1] > model.num_layers:
         yield (
-            f"reads states behind {', '.join(map(str, reads))} layers; allowed: ascending, 1 to "
+            f"reads states after {', '.join(map(str, reads))} layers; allowed: ascending, 1 to "
             f"{model.num_layers}"
         )
     is_ascending = all(token < later for token, later in pairwise(ids))

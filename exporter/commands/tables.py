@@ -192,7 +192,7 @@ def _described_drafts(drafts: DraftParts) -> str:
     if trained is not None:
         depths = ", ".join(map(str, trained.reads))
         parts.append(
-            f"a layer that reads states behind {depths} layers, for {len(trained.token_ids)} tokens"
+            f"a layer that reads states after {depths} layers, for {len(trained.token_ids)} tokens"
         )
     if tokens is not None:
         parts.append(f"a head of the first {tokens} tokens")

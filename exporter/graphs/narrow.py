@@ -65,7 +65,7 @@ def narrow_head(
         if node.domain == DOMAIN and node.op_type == quantizer.operator
     )
     (logits,) = narrow.graph.outputs
-    assert product.outputs[0] is logits, "the head computes more behind its product"
+    assert product.outputs[0] is logits, "the head computes more after its product"
     shapes = narrow_shapes(model, precision, tokens)
     for value in product.inputs[1:]:
         assert value is not None

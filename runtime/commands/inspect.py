@@ -122,7 +122,7 @@ def _drafts_line(drafts: dict[str, Any]) -> str:
     if (reads := drafts["reads"]) is not None:
         depths, size = ", ".join(map(str, reads)), _size(drafts["step_bytes"])
         parts.append(
-            f"a layer that reads states behind {depths} layers, for {drafts['tokens']} tokens, "
+            f"a layer that reads states after {depths} layers, for {drafts['tokens']} tokens, "
             f"{size}"
         )
     if (tokens := drafts["head_tokens"]) is not None:

@@ -29,7 +29,7 @@ class LlamaSpec(RotarySpec):
     ffn_dim: int = Field(ge=1, le=MAX_WIDTH)
     rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
     qkv_bias: bool = False
-    output_bias: bool = Field(default=False, description="of the projection behind attention")
+    output_bias: bool = Field(default=False, description="of the projection after attention")
     mlp_bias: bool = False
     head_norms: HeadNorms = "none"
     norms_behind: bool | None = Field(

@@ -82,8 +82,7 @@ def test_a_draft_layer_alone_reads_states(model: Path, rows: Path, tmp_path: Pat
     result = run(model, "--draft-layer", *data, "--max-steps", 2, "-o", output)
     assert result.exit_code == 0, result.stderr
     assert (
-        "a draft layer that reads states behind 2, 3, 6 layers; the model is frozen"
-        in result.stderr
+        "a draft layer that reads states after 2, 3, 6 layers; the model is frozen" in result.stderr
     )
     assert "held-out loss" not in result.stdout, "full depth is as it was"
     export = f"next: skipdec export {model} --draft-layer {output} --quantize int8"

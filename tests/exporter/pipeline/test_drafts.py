@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "two states": (facts({"reads": [1, 6]}), "at least 3 items"),
     "embeddings as a state": (
         facts({"reads": [0, 3, 6]}),
-        "reads states behind 0, 3, 6 layers; allowed: ascending, 1 to 6",
+        "reads states after 0, 3, 6 layers; allowed: ascending, 1 to 6",
     ),
     "a state above all": (facts({"reads": [1, 3, 7]}), "1, 3, 7 layers"),
     "states in disorder": (facts({"reads": [3, 1, 6]}), "3, 1, 6 layers"),
@@ -380,7 +380,7 @@ def command(*arguments: str) -> str:
 def test_inspect_shows_drafts(drafted: Callable[..., Path]) -> None:
     whole, headless = drafted("untied", quantize="int8", draft_head=64), drafted("untied")
     shown = command("inspect", str(whole), "--show", "engines")
-    assert "for drafts: a layer that reads states behind 2, 3, 6 layers" in shown
+    assert "for drafts: a layer that reads states after 2, 3, 6 layers" in shown
     assert "a head of the first 64 of 131 tokens" in shown
     assert "layer_draft" in shown
     assert "of the first" not in command("inspect", str(headless))
@@ -396,4 +396,4 @@ def test_a_dry_run_shows_drafts(checkpoint: Checkpoints, draft_of: Callable[...,
     shown = command("export", model, *options, "--dry-run")
     assert "own+trained" in shown
     assert "layer_draft" in shown
-    assert "a layer that reads states behind 2, 3, 6 layers, for 66 tokens" in shown
+    assert "a layer that reads states after 2, 3, 6 layers, for 66 tokens" in shown

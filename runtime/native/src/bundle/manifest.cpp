@@ -226,7 +226,7 @@ void read_trained_draft(const json& value, Manifest& manifest, const Document& d
   draft.head = draft_engine_of(fields, "head", kTrainedHead, EngineKind::kHead, document);
   const std::int64_t layers = manifest.model.num_layers, tokens = manifest.model.vocab_size;
   if (!std::is_sorted(draft.reads.begin(), draft.reads.end()) || draft.reads.back() > layers)
-    document.refuse("", "trained_draft reads states behind " +
+    document.refuse("", "trained_draft reads states after " +
                             joined(draft.reads, [](auto depth) { return std::to_string(depth); }) +
                             " layers; allowed: ascending, up to the model's " +
                             std::to_string(layers));
