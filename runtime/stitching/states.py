@@ -154,4 +154,4 @@ class HeldStates(Generic[State]):
         if row.position < low or (row.position > low and held.output is None):
             raise UsageError(f"row {row.row}", f"drafts at {row.position} before {low}")
         if held.entry(row.position) >= self._cache.reserved(row.row, self._layer):
-            raise UsageError(f"row {row.row}", f"drafts at {row.position}, behind what it reserved")
+            raise UsageError(f"row {row.row}", f"drafts at {row.position}, beyond what it reserved")

@@ -156,7 +156,7 @@ class HostSlotStitcher(SlotStitcher):
     def _call_engines(
         self, route: Route, rows: Sequence[StepRow], reads: Sequence[int] = ()
     ) -> None:
-        """Run a route; keep the states behind as many layers as each of ``reads`` says."""
+        """Run a route; keep the states after as many layers as each of ``reads`` says."""
         whole, layout = self._workspace.whole, route.layout
         tokens = [token for index in layout.order for token in rows[index].tokens]
         starts = [rows[index].position for index in layout.order]

@@ -31,7 +31,7 @@ std::optional<std::int64_t> whole_number(const std::string& text) {
 }
 
 // Returns the number after ``name`` at the start of a line; std::nullopt without such a line.
-std::optional<std::int64_t> number_behind(const std::string& name, const std::string& path) {
+std::optional<std::int64_t> number_after(const std::string& name, const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -122,11 +122,11 @@ std::optional<double> quota_of(const std::string& folder) {
 
 std::int64_t available_memory(const std::string& process, const std::string& meminfo) {
   const std::int64_t machine = sysconf(_SC_PAGE_SIZE) * sysconf(_SC_PHYS_PAGES);
-  const auto available = number_behind("MemAvailable:", meminfo);  // KiB
+  const auto available = number_after("MemAvailable:", meminfo);  // KiB
   std::int64_t least = available ? 1024 * *available : machine;
   for (const std::string& folder : group_folders("memory", process)) {
-    auto anonymous = number_behind("anon", folder + "/memory.stat");  // version 2
-    if (!anonymous) anonymous = number_behind("total_rss", folder + "/memory.stat");
+    auto anonymous = number_after("anon", folder + "/memory.stat");  // version 2
+    if (!anonymous) anonymous = number_after("total_rss", folder + "/memory.stat");
     for (const char* const name : {"/memory.max", "/memory.limit_in_bytes"}) {
       const auto limit = whole_number(first_line(folder + name));
       if (limit) least = std::min(least, *limit - anonymous.value_or(0));

@@ -125,34 +125,34 @@ void Schedules::require_reachable(std::int64_t horizon) const {
                     (longest == positions_ ? ", the bundle's positions" : ", the bundle's own"));
 }
 
-SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_tokens) const {
-  if (asked.empty()) return own_;
-  asked = trimmed(asked);
-  if (asked.substr(0, 1) == "{") {
-    const GivenRule given = given_rule(asked, "schedule", num_layers_);
+SchedulePointer Schedules::resolve(std::string_view text, std::int64_t max_tokens) const {
+  if (text.empty()) return own_;
+  text = trimmed(text);
+  if (text.substr(0, 1) == "{") {
+    const GivenRule given = given_rule(text, "schedule", num_layers_);
     if (!given.rule.implies_horizon()) require_reachable(given.rule.horizon);
     return schedule_of(given.rule, given.document);
   }
-  if (names_file(asked)) {
-    const std::string path(asked);
+  if (names_file(text)) {
+    const std::string path(text);
     const Document document{Status::kSchedule, "schedule " + path, ""};
     const std::string content = read_file(path, JsonLimits{}.max_bytes, document);
     const GivenRule given = given_rule(content, document.subject, num_layers_);
     return schedule_of(given.rule, given.document);
   }
-  return resolve_preset(asked, max_tokens);
+  return resolve_preset(text, max_tokens);
 }
 
-SchedulePointer Schedules::resolve_preset(std::string_view asked, std::int64_t max_tokens) const {
-  const std::size_t colon = std::min(asked.find(':'), asked.size());
-  const auto preset = presets_.find(std::string(asked.substr(0, colon)));
-  const std::string_view options = asked.substr(std::min(colon + 1, asked.size()));
+SchedulePointer Schedules::resolve_preset(std::string_view text, std::int64_t max_tokens) const {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const auto preset = presets_.find(std::string(text.substr(0, colon)));
+  const std::string_view options = text.substr(std::min(colon + 1, text.size()));
   const std::optional<std::int64_t> named = horizon_of(options);
   const bool is_known = preset != presets_.end();
   const bool has_horizon = is_known && !preset->second.is_constant();
   if (!is_known || (!options.empty() && !(named && has_horizon))) {
     const std::string names = joined(presets_, [](const auto& each) { return each.first; });
-    throw Error(Status::kSchedule, "schedule " + shown_text(asked),
+    throw Error(Status::kSchedule, "schedule " + shown_text(text),
                 "is unknown here; allowed: " + names +
                     ", 2x:horizon=64 or JSON; for any other, run: skipdec schedule show "
                     "SCHEDULE --layers " +

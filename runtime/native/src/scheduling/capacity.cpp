@@ -15,12 +15,12 @@ void RunningBatch::require_possible(const Request& request) const {
                     " rows at once; lower n or raise max_batch_size");
   }
   const auto tokens = static_cast<std::int64_t>(request.prompt.size());
-  const std::string asked =
+  const std::string lengths =
       std::to_string(tokens) + " tokens and max_tokens " + std::to_string(request.max_tokens);
   const Limits& limits = stitcher_.limits();
   if (tokens + request.max_tokens > limits.max_positions) {
     throw Error(Status::kCapacity, "prompt",
-                asked + " are " + grouped(tokens + request.max_tokens) +
+                lengths + " are " + grouped(tokens + request.max_tokens) +
                     " positions; max_model_len allows " + grouped(limits.max_positions) +
                     "; raise it, shorten the prompt or lower max_tokens");
   }
@@ -28,7 +28,7 @@ void RunningBatch::require_possible(const Request& request) const {
   const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);
   if (needed > limits.kv_bytes) {
     throw Error(Status::kCapacity, "prompt",
-                asked + " need " + grouped(needed) + " bytes of KV cache; kv_memory allows " +
+                lengths + " need " + grouped(needed) + " bytes of KV cache; kv_memory allows " +
                     grouped(limits.kv_bytes) +
                     "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
                     "layers");

@@ -79,17 +79,17 @@ void RunningBatch::queue(std::int64_t number, Request request, double start) {
   auto running = std::make_unique<Running>();
   running->number = number;
   running->request = std::move(request);
-  const Request& asked = running->request;
-  running->prompt = prompt_row(asked, next_row_);
-  if (config_.prefix_cache == PrefixSharing::kClient) running->prompt.owner = asked.client;
-  running->rows_left = asked.params.n;
-  next_row_ += asked.params.n;
-  running->sequences.reserve(static_cast<std::size_t>(asked.params.n));
-  for (std::int64_t index = 0; index < asked.params.n; ++index) {
-    running->sequences.emplace_back(asked, index, model_, tokenizer_, start);
+  const Request& queued = running->request;
+  running->prompt = prompt_row(queued, next_row_);
+  if (config_.prefix_cache == PrefixSharing::kClient) running->prompt.owner = queued.client;
+  running->rows_left = queued.params.n;
+  next_row_ += queued.params.n;
+  running->sequences.reserve(static_cast<std::size_t>(queued.params.n));
+  for (std::int64_t index = 0; index < queued.params.n; ++index) {
+    running->sequences.emplace_back(queued, index, model_, tokenizer_, start);
   }
-  scheduler_.add({number, static_cast<std::int64_t>(asked.prompt.size()), asked.params.n},
-                 asked.client);
+  scheduler_.add({number, static_cast<std::int64_t>(queued.prompt.size()), queued.params.n},
+                 queued.client);
   requests_.emplace(number, std::move(running));
 }
 

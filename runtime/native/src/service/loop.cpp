@@ -76,7 +76,7 @@ void Service::end_refused(Ticket& ticket, const std::string& reason) {
   Completion failed;
   failed.finish_reason = FinishReason::kError;
   failed.stop_reason = reason;
-  ticket.tell_ends(FinishReason::kError, reason);
+  ticket.deliver_ends(FinishReason::kError, reason);
   ticket.mailbox.end(
       std::vector<Completion>(static_cast<std::size_t>(ticket.num_completions), failed));
   count_ended(1);
@@ -135,7 +135,7 @@ void Service::post(const std::vector<Delta>& deltas) {
     const std::shared_ptr<Ticket>& ticket = open_.at(delta.number);
     if (!ticket->on_delta) {
       ticket->mailbox.put(delta);
-    } else if (Answer answer = ticket->tell(delta); !answer.goes_on) {
+    } else if (Answer answer = ticket->deliver(delta); !answer.goes_on) {
       unwanted.emplace(delta.number, std::move(answer));
     }
     if (delta.finish_reason) touched.push_back(delta.number);
@@ -169,7 +169,7 @@ void Service::end_all(const std::optional<std::string>& failure) {
   }
   for (const auto& [number, ticket] : open_) {
     if (ticket->on_delta && !failure) {  // with the text held back for stop strings
-      for (const Delta& delta : batch_->abort(number, kClosed)) ticket->tell(delta);
+      for (const Delta& delta : batch_->abort(number, kClosed)) ticket->deliver(delta);
     }
     end(*ticket, reason);
   }
@@ -185,8 +185,8 @@ void Service::end_all(const std::optional<std::string>& failure) {
 void Service::end(Ticket& ticket, const Error& reason) {
   const bool is_failure = reason.status() == Status::kEngine;
   if (ticket.on_delta) {
-    ticket.tell_ends(is_failure ? FinishReason::kError : FinishReason::kAbort,
-                     is_failure ? reason.what() : kClosed);
+    ticket.deliver_ends(is_failure ? FinishReason::kError : FinishReason::kAbort,
+                        is_failure ? reason.what() : kClosed);
   }
   ticket.mailbox.close(reason);
 }

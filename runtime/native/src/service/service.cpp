@@ -21,9 +21,9 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   ServiceOptions resolved = options;
   resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
   if (resolved.batch.draft) resolved.batch.known = known_ngrams(*bundle);
-  RunningBatchConfig asked = options.batch;
-  if (asked.kv_memory == 0) asked.kv_memory = 1;  // the default depends on the loaded engines
-  RunningBatch::check(bundle->manifest(), asked);
+  RunningBatchConfig batch = options.batch;
+  if (batch.kv_memory == 0) batch.kv_memory = 1;  // the default depends on the loaded engines
+  RunningBatch::check(bundle->manifest(), batch);
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved),
                                    std::move(schedule));
@@ -210,9 +210,9 @@ std::string Service::untuned_warning() const {
   if (bundle_->schedules().own()->is_reduced() || !chosen.is_reduced()) return "";
   const bool exits_early = manifest().exits_early;
   if (exits_early ? chosen.exits_early() : manifest().is_tuned) return "";
-  const std::string& asked = options_.schedule;  // a preset's horizon is each request's
-  const bool is_name = !asked.empty() && asked.front() != '{';
-  const std::string text = "schedule " + (is_name ? asked : chosen.text()) + " skips layers";
+  const std::string& given = options_.schedule;  // a preset's horizon is each request's
+  const bool is_name = !given.empty() && given.front() != '{';
+  const std::string text = "schedule " + (is_name ? given : chosen.text()) + " skips layers";
   if (exits_early)
     return text +
            " below others that run, but the model was trained to exit early: its texts will be "
@@ -223,8 +223,8 @@ std::string Service::untuned_warning() const {
 }
 
 std::int64_t Service::max_model_len() const {
-  const std::int64_t asked = options_.batch.max_model_len;
-  return asked > 0 ? asked : manifest().model.max_seq_len;
+  const std::int64_t given = options_.batch.max_model_len;
+  return given > 0 ? given : manifest().model.max_seq_len;
 }
 
 EngineStats Service::stats() const {

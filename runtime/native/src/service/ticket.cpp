@@ -11,11 +11,11 @@ Ticket::Ticket(std::int64_t num_completions, std::shared_ptr<const EngineThread>
     : num_completions(num_completions),
       engine_thread_(std::move(engine_thread)),
       process_(getpid()),
-      is_end_told_(static_cast<std::size_t>(num_completions)) {}
+      has_ended_(static_cast<std::size_t>(num_completions)) {}
 
-Answer Ticket::tell(const Delta& delta) {
-  const std::scoped_lock lock(telling_);
-  if (delta.finish_reason) is_end_told_.at(static_cast<std::size_t>(delta.index)) = true;
+Answer Ticket::deliver(const Delta& delta) {
+  const std::scoped_lock lock(delivering_);
+  if (delta.finish_reason) has_ended_.at(static_cast<std::size_t>(delta.index)) = true;
   return is_released_ ? Answer{} : ask(delta);
 }
 
@@ -29,16 +29,16 @@ Answer Ticket::ask(const Delta& delta) const {
   }
 }
 
-void Ticket::tell_ends(FinishReason finish_reason, const std::string& reason) {
+void Ticket::deliver_ends(FinishReason finish_reason, const std::string& reason) {
   for (std::int64_t index = 0; index < num_completions; ++index) {
-    if (is_end_told_[static_cast<std::size_t>(index)]) continue;
+    if (has_ended_[static_cast<std::size_t>(index)]) continue;
     Delta end;
     end.number = number;
     end.index = index;
     end.finish_reason = finish_reason;
     end.stop_reason = reason;
     if (on_delta) {
-      tell(end);
+      deliver(end);
     } else {
       mailbox.put(std::move(end));
     }
@@ -46,7 +46,7 @@ void Ticket::tell_ends(FinishReason finish_reason, const std::string& reason) {
 }
 
 void Ticket::release() {
-  const std::scoped_lock lock(telling_);
+  const std::scoped_lock lock(delivering_);
   is_released_ = true;
 }
 

@@ -48,10 +48,10 @@ class Ticket {
 
   // Passes ``delta`` to the callback unless the request was released. An exception of the callback
   // becomes the answer.
-  Answer tell(const Delta& delta);
+  Answer deliver(const Delta& delta);
   // Reports each end of a completion that was not reported yet to the callback or, without one, to
   // the mailbox.
-  void tell_ends(FinishReason finish_reason, const std::string& reason);
+  void deliver_ends(FinishReason finish_reason, const std::string& reason);
   // Stops calls of the callback; waits for a call that runs on another thread.
   void release();
   // Throws Error (kUsage) where a wait would never end, which is in a callback of its engine,
@@ -75,8 +75,8 @@ class Ticket {
 
   const std::shared_ptr<const EngineThread> engine_thread_;
   const pid_t process_;
-  std::vector<bool> is_end_told_;  // by completion; used by the engine's thread only
-  std::recursive_mutex telling_;   // the callback may release the request, too
+  std::vector<bool> has_ended_;      // by completion; used by the engine's thread only
+  std::recursive_mutex delivering_;  // the callback may release the request, too
   bool is_released_ = false;
 };
 

@@ -116,7 +116,7 @@ OTHER_KINDS: dict[str, tuple[Change, str]] = {
         lambda file: file.update(
             pre_tokenizer={"type": "Sequence", "pretokenizers": [file["pre_tokenizer"]] * 2}
         ),
-        "has a pre-tokenizer behind ByteLevel",
+        "has a pre-tokenizer after ByteLevel",
     ),
     "first_beside_normalizer": (
         lambda file: file.update(

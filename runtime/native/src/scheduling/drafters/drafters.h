@@ -42,10 +42,10 @@ class Drafter {
   virtual std::vector<double> priors() const { return {kPrior}; }
   // Returns how many tokens, up to ``most``, it may draft for the row.
   virtual std::int64_t reach(const RunningRow& /*row*/, std::int64_t most) const { return most; }
-  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, which is empty; none if it knows
+  // Writes up to ``most`` tokens for drafts[i] to ``proposed[i]``, which is empty; none if it knows
   // nothing. ``rows`` are all running rows. A drafter that runs layers stops when ``goes_on``, if
   // given, returns false.
-  virtual void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
+  virtual void propose(const std::vector<RowDrafts*>& drafts, const std::vector<RunningRow>& rows,
                        std::int64_t most, const GoesOn& goes_on,
                        std::vector<Guesses>& proposed) = 0;
   // Learns the row's accepted tokens from ``row.learned`` on.
@@ -64,11 +64,11 @@ class OwnDrafter : public Drafter {
 
   std::string source() const override { return "own"; }
   std::vector<double> priors() const override { return NGramTable::priors(); }
-  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+  void propose(const std::vector<RowDrafts*>& drafts, const std::vector<RunningRow>& /*rows*/,
                std::int64_t most, const GoesOn& /*goes_on*/,
                std::vector<Guesses>& proposed) override {
-    for (std::size_t index = 0; index < asked.size(); ++index) {
-      tables_.of(client_of(*asked[index])).propose(asked[index]->tokens, most, proposed[index]);
+    for (std::size_t index = 0; index < drafts.size(); ++index) {
+      tables_.of(client_of(*drafts[index])).propose(drafts[index]->tokens, most, proposed[index]);
     }
   }
   void learn(const RowDrafts& row) override {
@@ -88,11 +88,11 @@ class LookupDrafter : public Drafter {
  public:
   std::string source() const override { return "lookup"; }
   std::vector<double> priors() const override { return LookupIndex::priors(); }
-  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+  void propose(const std::vector<RowDrafts*>& drafts, const std::vector<RunningRow>& /*rows*/,
                std::int64_t most, const GoesOn& /*goes_on*/,
                std::vector<Guesses>& proposed) override {
-    for (std::size_t index = 0; index < asked.size(); ++index) {
-      asked[index]->index.propose(asked[index]->tokens, most, proposed[index]);
+    for (std::size_t index = 0; index < drafts.size(); ++index) {
+      drafts[index]->index.propose(drafts[index]->tokens, most, proposed[index]);
     }
   }
 };

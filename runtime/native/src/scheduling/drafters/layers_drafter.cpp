@@ -10,30 +10,30 @@ namespace skipdec::runtime {
 LayersDrafter::LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
     : source_(part.text()), plan_(part.layers), stitcher_(stitcher), costs_(costs) {}
 
-void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
+void LayersDrafter::propose(const std::vector<RowDrafts*>& drafts,
                             const std::vector<RunningRow>& rows, std::int64_t most,
                             const GoesOn& goes_on, std::vector<Guesses>& proposed) {
   reaches_.clear();
-  for (const RowDrafts* const one : asked) reaches_.push_back(reach(one->row, most));
+  for (const RowDrafts* const one : drafts) reaches_.push_back(reach(one->row, most));
   for (std::int64_t drafted = 0; drafted < most; ++drafted) {
     const double start = thread_seconds_now();
     const std::int64_t bound = stitcher_.num_bound();
     waiting_.clear();
     fed_.clear();
-    behind_.clear();
-    for (std::size_t index = 0; index < asked.size(); ++index) {
+    guessed_.clear();
+    for (std::size_t index = 0; index < drafts.size(); ++index) {
       if (drafted >= reaches_[index]) continue;
-      const RunningRow& row = asked[index]->row;
+      const RunningRow& row = drafts[index]->row;
       const std::int64_t token =
           drafted == 0 ? row.sequence->last_token() : proposed[index].tokens.back();
       waiting_.push_back(index);
       fed_.push_back({row.slot, token, row.num_positions() + drafted});
-      behind_.push_back(proposed[index]);
+      guessed_.push_back(proposed[index]);
     }
-    if (waiting_.empty() || (drafted > 0 && goes_on && !goes_on(behind_))) return;
+    if (waiting_.empty() || (drafted > 0 && goes_on && !goes_on(guessed_))) return;
     const std::vector<const float*>& logits = draft(rows, fed_);
     for (std::size_t one = 0; one < waiting_.size(); ++one) {
-      const Sequence& sequence = *asked[waiting_[one]]->row.sequence;
+      const Sequence& sequence = *drafts[waiting_[one]]->row.sequence;
       const Choice choice = choose(sequence, logits[one], drafted);
       proposed[waiting_[one]].add(choice.token, confidence_class(choice.probability));
     }

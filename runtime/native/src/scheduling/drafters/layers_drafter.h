@@ -25,7 +25,7 @@ class LayersDrafter : public Drafter {
   std::string source() const override { return source_; }
   std::vector<double> priors() const override { return layer_priors(); }
   std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
-  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
+  void propose(const std::vector<RowDrafts*>& drafts, const std::vector<RunningRow>& rows,
                std::int64_t most, const GoesOn& goes_on, std::vector<Guesses>& proposed) override;
 
  protected:
@@ -50,7 +50,7 @@ class LayersDrafter : public Drafter {
   std::vector<std::int64_t> reaches_;  // of the asked rows
   std::vector<std::size_t> waiting_;   // places of the asked rows that draft another token
   std::vector<DraftRow> fed_;          // what those rows feed
-  std::vector<Guesses> behind_;        // their guesses so far
+  std::vector<Guesses> guessed_;       // their guesses so far
   std::vector<StepRow> steps_;         // of all rows
   std::vector<std::size_t> drafting_;  // places in ``steps_``, of the rows of ``fed_``
 };

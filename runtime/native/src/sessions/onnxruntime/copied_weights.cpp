@@ -85,7 +85,7 @@ CopiedWeights copy_weights(const Bundle& bundle, const EngineSpec& spec, const A
       if (found == files.end()) throw std::invalid_argument("no file " + tensor.file);
       const HugePages& file = *found->second;
       if (tensor.offset > file.size() || tensor.size > file.size() - tensor.offset)
-        throw std::invalid_argument(tensor.name + " ends behind " + tensor.file);
+        throw std::invalid_argument(tensor.name + " lies beyond the end of " + tensor.file);
       weights.values.push_back(api.make<Value>(
           kCreateTensorWithDataAsOrtValue, memory, file.data() + tensor.offset, tensor.size,
           tensor.shape.data(), tensor.shape.size(), tensor.element_type));

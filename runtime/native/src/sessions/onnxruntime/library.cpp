@@ -86,10 +86,10 @@ std::vector<std::string> in_virtual_environment() {
 }
 
 // Returns the first candidate that can be loaded, and all that were tried.
-std::vector<Attempt> search(const std::string& asked) {
+std::vector<Attempt> search(const std::string& path) {
   const std::string variable_name(constants::kOnnxruntimeVariable);
   const char* variable = std::getenv(variable_name.c_str());
-  if (!asked.empty()) return {opened(asked)};
+  if (!path.empty()) return {opened(path)};
   if (variable != nullptr && *variable != '\0') return {opened(variable)};
   std::vector<Attempt> attempts;
   const auto try_all = [&attempts](const std::vector<std::string>& names) {
@@ -134,8 +134,8 @@ std::string file_of(const void* symbol) {
   return ::dladdr(symbol, &about) != 0 && about.dli_fname != nullptr ? about.dli_fname : "";
 }
 
-Library loaded(const std::string& asked) {
-  const std::vector<Attempt> attempts = search(asked);
+Library loaded(const std::string& path) {
+  const std::vector<Attempt> attempts = search(path);
   const Attempt& last = attempts.back();
   if (last.handle == nullptr) {
     std::vector<std::string> problems;
@@ -156,14 +156,14 @@ Library loaded(const std::string& asked) {
 
 }  // namespace
 
-const Library& load_library(const std::string& asked) {
+const Library& load_library(const std::string& path) {
   static std::mutex mutex;
   static std::optional<Library> library;
   const std::scoped_lock lock(mutex);
-  if (!library) return library.emplace(loaded(asked));
-  if (!asked.empty() && opened(asked, RTLD_NOLOAD).handle != library->handle)
+  if (!library) return library.emplace(loaded(path));
+  if (!path.empty() && opened(path, RTLD_NOLOAD).handle != library->handle)
     throw Error(Status::kUsage, "onnxruntime",
-                "is " + asked + ", but this process has loaded " + library->path +
+                "is " + path + ", but this process has loaded " + library->path +
                     "; a process has one ONNX Runtime, leave the path out or give that one");
   return *library;
 }

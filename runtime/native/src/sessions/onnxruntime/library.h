@@ -18,7 +18,7 @@ struct Library {
 
 // Returns the library of this process, which is never unloaded. The first call searches in this
 // order:
-//   1. ``asked``, if it is not empty
+//   1. ``path``, if it is not empty
 //   2. the environment variable SKIPDEC_ONNXRUNTIME
 //   3. libonnxruntime.so.1 or libonnxruntime.so beside the file that contains this code
 //   4. onnxruntime/capi/ in a folder above that file: the Python package beside skipdec's
@@ -28,7 +28,7 @@ struct Library {
 // If 1 or 2 names a file that cannot be used, the search fails.
 //
 // Throws Error (kEnvironment) with every path tried if none is found or it is too old, and Error
-// (kUsage) if ``asked`` differs from the loaded file.
-const Library& load_library(const std::string& asked);
+// (kUsage) if ``path`` differs from the loaded file.
+const Library& load_library(const std::string& path);
 
 }  // namespace skipdec::runtime::onnxruntime

@@ -302,7 +302,7 @@ PreTokenizer read_pre_tokenizer(const json* value, const Document& document) {
     if (kind == pre_tokenizer_kinds().end())
       refuse_kind(kPreTokenizer.name, type, kPreTokenizers, document);
     if (kind->second.must_be_last && step != steps.back())
-      refuse_unsupported("has a pre-tokenizer behind " + type, document);
+      refuse_unsupported("has a pre-tokenizer after " + type, document);
     kind->second.read(fields, read, document);
   }
   return read;

@@ -20,8 +20,8 @@ void LookupIndex::propose(const TokenSpan& tokens, std::int64_t most, Guesses& p
   const auto size = static_cast<std::int64_t>(tokens.size());
   for (std::int64_t length = std::min(constants::kDraftLookupTokens, size);
        length >= kLeastLookupTokens; --length) {
-    const auto found = behind_.find(NGram::before(tokens.data() + size, length));
-    if (found == behind_.end()) continue;
+    const auto found = after_.find(NGram::before(tokens.data() + size, length));
+    if (found == after_.end()) continue;
     const auto start = static_cast<std::int64_t>(found->second);
     for (std::int64_t index = start; index < std::min(start + most, size); ++index) {
       const std::int64_t matched = std::min(length + index - start, kMostMatched);
@@ -42,7 +42,7 @@ void LookupIndex::add(const TokenSpan& tokens) {
        ++end) {
     const auto longest = std::min(constants::kDraftLookupTokens, static_cast<std::int64_t>(end));
     for (std::int64_t length = kLeastLookupTokens; length <= longest; ++length) {
-      behind_[NGram::before(tokens.data() + end, length)] = end;
+      after_[NGram::before(tokens.data() + end, length)] = end;
     }
   }
   done_ = std::max(done_, tokens.size());

@@ -25,7 +25,7 @@ class LookupIndex {
  private:
   void add(const TokenSpan& tokens);
 
-  std::unordered_map<NGram, std::size_t, NGramHash> behind_;  // the place after an n-gram
+  std::unordered_map<NGram, std::size_t, NGramHash> after_;  // the place after an n-gram
   std::size_t done_ = 0;  // n-grams that end before this place are in the index
 };
 

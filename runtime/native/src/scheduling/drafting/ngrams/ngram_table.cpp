@@ -71,13 +71,13 @@ void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, Guesses& pr
 
 NGramTable::Match NGramTable::match(const std::int64_t* end, std::int64_t length) const {
   for (; length > 0; --length) {
-    const Followers* found = behind(NGram::before(end, length));
+    const Followers* found = followers_of(NGram::before(end, length));
     if (found != nullptr) return {found, length};
   }
   return {};
 }
 
-const Followers* NGramTable::behind(const NGram& key) const {
+const Followers* NGramTable::followers_of(const NGram& key) const {
   const auto at = followers_.find(key);
   const Followers* counted = at == followers_.end() ? nullptr : &at->second;
   if (known_ == nullptr) return counted;

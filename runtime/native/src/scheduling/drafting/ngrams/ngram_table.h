@@ -70,7 +70,7 @@ class NGramTable {
   Match match(const std::int64_t* end, std::int64_t length) const;
 
   // Returns the followers of ``key``, or nullptr.
-  const Followers* behind(const NGram& key) const;
+  const Followers* followers_of(const NGram& key) const;
 
   std::int64_t max_keys_;
   std::shared_ptr<const KnownNGrams> known_;  // nullptr: none
