@@ -226,7 +226,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401  (any value)
 
 
 def as_path(path: str | Path) -> Path:
-    """Return ``path`` as a Path. Raises UsageError for what is none."""
+    """Return ``path`` as a Path. Raises UsageError for anything that is not a path."""
     if not isinstance(path, str | PathLike):
         raise UsageError("path", f"is {shown(path)}; allowed: a text or a Path")
     return Path(path)

@@ -1,4 +1,4 @@
-"""Files and JSON: reading untrusted ones within bounds, writing, and sealing with a digest."""
+"""Files and JSON: reading untrusted input within bounds, writing, and sealing with a digest."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def json_problem(error: ValueError) -> str:
 
 
 def lone_surrogate(text: str) -> str | None:
-    """Return the problem with a text that has half of a surrogate pair, which no encoding has."""
+    """Return the problem with a text that has half of a surrogate pair and so can't be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -197,7 +197,7 @@ class EnvironmentMismatchError(SkipDecError):
 
 
 def unloadable(library: Path, error: Exception) -> EnvironmentMismatchError:
-    """Return the error of a library of skipdec's that is there and can't be loaded."""
+    """Return the error for a library of skipdec's that exists but can't be loaded."""
     words = str(error)
     if os.strerror(errno.EMFILE) in words:
         remedy = "raise the limit of open files (ulimit -n)"

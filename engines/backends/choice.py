@@ -1,4 +1,4 @@
-"""The graph by which a device guesses the token that the host will draw from a step's candidates.
+"""The graph with which a device guesses the token that the host will draw from the candidates.
 
 It repeats the host's rule (`runtime.tokens.drawing`) in float32 on the K most probable tokens of
 each row. The host draws every token itself, so a wrong guess costs a step and changes no text.
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from ..manifest import EngineSpec, TensorRole, TensorSpec
 
-# The manifest's roles are those of bundles' engines; here the draws take the place of one of them.
+# The manifest has no role for the draws, which no bundle's engine reads, so this one is reused.
 DRAWS = TensorRole.TOP_LOGITS
-# Their columns, float32 [R, 6]: 1 / temperature; the uniform number; the share that top_p keeps,
-# and the least total that it is a share of (probabilities are of the whole vocabulary); min_p; and
-# the place of the last candidate that top_k keeps.
+# Columns of the draws, float32 [R, 6]: 1 / temperature; the uniform random number; the share that
+# top_p keeps; a lower bound on the total that this is a share of (1 for the whole vocabulary);
+# min_p; and the index of the last candidate that top_k keeps.
 _COLUMNS = ("inverse", "uniform", "top_p", "least_total", "min_p", "last")
 NUM_COLUMNS = len(_COLUMNS)
 
@@ -25,7 +25,7 @@ _NODES: Sequence[tuple[str, str, str, dict[str, int]]] = (
     ("Mul", "logits inverse", "scaled", {}),
     ("Softmax", "scaled", "shares", {"axis": 1}),
     ("GatherElements", "shares top_token_ids", "ranked", {"axis": 1}),  # [R, K], largest first
-    # min_p and top_k, which ends behind a rank or its ties
+    # min_p and top_k, which also keeps candidates that tie with its last one
     ("ReduceMax", "ranked one", "best", {"keepdims": 1}),
     ("Mul", "best min_p", "least_by_min_p", {}),
     ("Cast", "last", "last_place", {"to": 7}),
@@ -33,7 +33,7 @@ _NODES: Sequence[tuple[str, str, str, dict[str, int]]] = (
     ("Max", "least_by_min_p least_by_top_k", "least", {}),
     ("GreaterOrEqual", "ranked least", "is_kept", {}),
     ("Where", "is_kept ranked zero", "kept", {}),
-    # top_p: a token stays if those before it hold less than the share
+    # top_p: a token is kept if the tokens before it hold less than the share
     ("ReduceSum", "kept one", "kept_total", {"keepdims": 1}),
     ("Max", "kept_total least_total", "total", {}),
     ("Mul", "top_p total", "nucleus", {}),
@@ -53,17 +53,17 @@ _NODES: Sequence[tuple[str, str, str, dict[str, int]]] = (
     ("LessOrEqual", "sum_before target", "is_reached", {}),
     ("Greater", "weights zero", "has_weight", {}),
     ("And", "is_reached has_weight", "is_possible", {}),
-    ("Where", "is_possible ids zero", "possible_ids", {}),  # 0 if nothing is, for NaN
+    ("Where", "is_possible ids zero", "possible_ids", {}),  # 0 if no token is possible (NaN)
     ("ReduceMax", "possible_ids one", "chosen", {"keepdims": 1}),
     ("Cast", "chosen", "input_ids", {"to": 7}),
 )
-_FLOAT, _INT64 = 1, 7  # ONNX's numbers of types of elements
-_INTEGER = 2  # its number of a type of attribute
+_FLOAT, _INT64 = 1, 7  # ONNX's element types
+_INTEGER = 2  # ONNX's attribute type
 _DTYPES = {"float32": _FLOAT, "int64": _INT64}
 
 
 def choice_spec(candidates: EngineSpec) -> EngineSpec:
-    """Return the spec of the engine that chooses from what the one for candidates found."""
+    """Return the spec of the engine that chooses among the outputs of ``candidates``."""
     role, top_ids = TensorRole, candidates.tensor(TensorRole.TOP_TOKEN_IDS)
     inputs = (
         candidates.tensor(role.LOGITS).model_copy(update={"name": "logits"}),
@@ -124,7 +124,7 @@ def _field(number: int, value: int | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number from 0 on, seven bits per byte, lowest first."""
+    """Return a number ≥ 0 with seven bits per byte, lowest first."""
     content = bytearray()
     while value > 0x7F:
         content.append(value & 0x7F | 0x80)

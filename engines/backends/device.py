@@ -99,7 +99,7 @@ class Device(ABC):
 
     @abstractmethod
     def copy_to_device(self, address: int, source: Array) -> None:
-        """Enqueue a copy from a C-contiguous pinned array, which must not change until it ran."""
+        """Enqueue a copy from a C-contiguous pinned array; don't change the array before it ran."""
 
     @abstractmethod
     def copy_to_host(self, target: Array, address: int) -> None:

@@ -2,7 +2,7 @@
 
 With a thread pool per session, 24 stitched layers run 12-15 times slower than one graph, because
 the pools' spinning threads compete. ``use_shared_thread_pool`` gives the process one pool. Sessions
-whose products skipdec's kernels compute need none.
+in which skipdec's kernels compute all matrix products need no pool.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LOAD_ERRORS = (
     ValueError,
 )
 RUN_ERRORS = (RuntimeError, *_LOAD_ERRORS)
-# OrtValue.ortvalue_from_numpy makes it anew at each call, in half of that call's time.
+# OrtValue.ortvalue_from_numpy would create it at each call, which takes half of the call's time.
 _HOST = _native.OrtDevice(_native.OrtDevice.cpu(), _native.OrtDevice.default_memory(), 0)
 
 
@@ -70,7 +70,7 @@ _HOST = _native.OrtDevice(_native.OrtDevice.cpu(), _native.OrtDevice.default_mem
 class _ProcessWide:
     """Process-wide settings made in ONNX Runtime, which can't be queried."""
 
-    threads: int | None = None  # that use_shared_thread_pool named
+    threads: int | None = None  # set by use_shared_thread_pool
     has_pool: bool = False  # made for the first session that needs it
     has_arena: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while the pool is made
@@ -82,8 +82,8 @@ _process_wide = _ProcessWide()
 def use_shared_thread_pool(threads: int) -> None:
     """Give this process ``threads`` threads for its engines.
 
-    They are those of skipdec's kernels, and of ONNX Runtime's pool, which is made once a bundle's
-    products are ONNX Runtime's.
+    skipdec's kernels use them, and so does ONNX Runtime's pool, which is created when the first
+    bundle is opened whose matrix products ONNX Runtime computes.
 
     For applications: call it once, before opening the first bundle. Once ONNX Runtime's pool
     exists, other sessions of the process need ``SessionOptions.use_per_session_threads = False``.
@@ -104,9 +104,9 @@ def use_shared_thread_pool(threads: int) -> None:
 
 
 def _share_pool(threads: int) -> None:
-    """Make the pool of all sessions of ONNX Runtime, unless another thread has.
+    """Create ONNX Runtime's pool for all sessions, unless another thread has created it.
 
-    Raises EnvironmentMismatchError if other code has made one.
+    Raises EnvironmentMismatchError if other code has created one.
     """
     with _process_wide.lock:
         if _process_wide.has_pool:
@@ -131,8 +131,8 @@ def execution_providers() -> list[str]:
 class OrtBinding(Binding):
     """An IOBinding whose OrtValues share memory with the caller's arrays.
 
-    It is made of the objects behind ONNX Runtime's Python classes: those take 2 µs more a run and 5
-    more to bind, at every layer of every step, which small models feel.
+    It uses the native objects behind ONNX Runtime's Python classes. The classes take 2 µs more per
+    run and 5 µs more per binding, at every layer of every step, which slows down small models.
     """
 
     def __init__(self, session: OrtSession, tensors: Mapping[TensorRole, Tensor]) -> None:
@@ -188,11 +188,11 @@ class OrtSession(EngineSession):
 class OrtBackend(EngineBackend):
     """Engines on ONNX Runtime's CPU execution provider.
 
-    ``threads`` is the number of skipdec's kernels' threads, or, where products are ONNX Runtime's,
-    the size of each session's pool if no pool is shared; with None, all cores, or as many as ONNX
-    Runtime chooses within this process's CPU quota. ``weights`` are mapped, or copied except for
-    the embedding's, of which each token reads one row. Raises UsageError for more threads than
-    processors, or a number other than the shared pool's.
+    ``threads`` is the number of threads of skipdec's kernels. If ONNX Runtime computes the products
+    and no pool is shared, it is the size of each session's pool. With None the kernels use all
+    cores, and ONNX Runtime chooses within this process's CPU quota. ``weights`` are mapped, or
+    copied except for the embedding's, of which each token reads only one row. Raises UsageError for
+    more threads than processors, or a number other than the shared pool's.
     """
 
     def __init__(self, threads: int | None = None, weights: WeightsPlace = "mapped") -> None:
@@ -277,7 +277,7 @@ def open_session(
 def _session(
     graph: str | bytes, options: onnxruntime.SessionOptions, providers: list[Any]
 ) -> onnxruntime.InferenceSession:
-    """Return a session, also where another thread has made the pool since there are ``options``."""
+    """Return a session; retry if another thread created the pool after ``options`` were made."""
     try:
         return onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=0)
     except RuntimeError:
@@ -330,7 +330,7 @@ def cpu_session_options(
     Raises EnvironmentMismatchError if its graphs need kernels that are missing.
     """
     manifest = bundle.manifest
-    # Two pools that spin would compete: one has the threads.
+    # Two spinning pools would compete, so only one of them gets threads.
     has_kernels = manifest.kernels is not None and spec not in manifest.canonical
     is_own = has_kernels and not foreign_products(manifest.precision)
     options = session_options(1 if is_own else threads, needs_pool=not is_own)
@@ -339,16 +339,16 @@ def cpu_session_options(
     if integer_products_may_saturate():
         options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
     if manifest.kernels is not None:
-        of_kernels = _process_wide.threads or threads or available_cores()
+        kernel_threads = _process_wide.threads or threads or available_cores()
         library = require_library(str(bundle.path))
-        library.register(options, of_kernels if is_own else None)
+        library.register(options, kernel_threads if is_own else None)
     return options
 
 
 def session_options(threads: int | None, *, needs_pool: bool = False) -> onnxruntime.SessionOptions:
     """Return options for any session: ``threads`` of its own, unless the process shares a pool.
 
-    A session that ``needs_pool`` makes the pool that the process has asked for.
+    If it ``needs_pool``, the pool that `use_shared_thread_pool` requested is created.
     """
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL

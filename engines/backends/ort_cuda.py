@@ -44,17 +44,17 @@ _LOGGER = logging.getLogger(__name__)
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
-_FLOATING = frozenset({"float32", "float16", "bfloat16"})  # int8 caches are of CPUs
+_FLOATING = frozenset({"float32", "float16", "bfloat16"})  # only CPUs have int8 caches
 _HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # a kernel launch argument
 _NO_KERNEL = "default CPU EP"  # part of ONNX Runtime's message for an operator without CUDA kernel
-_WARNING, _ERROR = 2, 3  # severities of ONNX Runtime's log; it starts with the first
+_WARNING, _ERROR = 2, 3  # severities of ONNX Runtime's log; its default is _WARNING
 
 
 class _QuietLog:
     """Keeps warnings out of ONNX Runtime's default log while any thread is inside.
 
-    For each CUDA session it warns that there is no plugin for CUDA, which nobody needs. Its default
-    severity cannot be read, so at last it is what ONNX Runtime starts with.
+    For each CUDA session it warns that there is no CUDA plugin, although none is needed. The
+    severity can't be read, so the last thread to leave restores ONNX Runtime's default.
     """
 
     def __init__(self) -> None:
@@ -146,9 +146,10 @@ class OrtDeviceSession(EngineSession):
 
 
 class OrtRehearsalBinding(OrtDeviceBinding):
-    """A binding whose runs fail where they would on CUDA, though a CPU can do them.
+    """A binding whose runs fail where they would fail on CUDA, although the CPU could run them.
 
-    CUDA's attention reads caches that nobody wrote, and a captured run must not allocate.
+    CUDA's attention also reads cache positions that were never written, and a captured run must not
+    allocate.
     """
 
     def __init__(
@@ -179,8 +180,8 @@ class OrtRehearsalSession(OrtDeviceSession):
     ) -> None:
         super().__init__(spec, native, device)
         has_pattern = native.get_session_options().enable_mem_pattern
-        self._runs_before_capture = 2 if has_pattern else 1  # that allocate
-        self._runs: Counter[Hashable] = Counter()  # by the shapes of what was bound
+        self._runs_before_capture = 2 if has_pattern else 1  # runs that allocate
+        self._runs: Counter[Hashable] = Counter()  # by the shapes of the bound tensors
 
     def count_run(self, shapes: Hashable) -> None:
         """Count a run. Raises DeviceError if ONNX Runtime would allocate for it in a capture."""
@@ -195,7 +196,7 @@ class OrtRehearsalSession(OrtDeviceSession):
             )
 
     def enqueue(self, io_binding: onnxruntime.IOBinding) -> None:
-        """Put a run on the rehearsal's stream; errors show when it runs."""
+        """Put a run on the rehearsal's stream; errors are raised when it runs."""
         self.device.enqueue(partial(run_bound, self.native, io_binding, self.spec.name))
 
     @override
@@ -340,10 +341,10 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
 
 
 def _for_captures(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
-    """Let a run allocate nothing where a run of the same shapes has been before.
+    """Turn off memory patterns, so that only the first run of given shapes allocates.
 
-    With memory patterns the second run of a shape takes one block for all that the first allocated
-    piece by piece, and the second is the one that is captured.
+    With patterns the second run, which is the one that is captured, would allocate a single block
+    for everything that the first run allocated piece by piece.
     """
     options.enable_mem_pattern = False
     return options

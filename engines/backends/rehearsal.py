@@ -1,9 +1,8 @@
 """A device made of host memory that runs the GPU code paths on a machine without a GPU.
 
 Enqueued work is deferred until ``synchronize``, and addresses become invalid when freed, so missing
-waits and use after free fail here, too. New memory is NaN, and an engine that runs on caches of
-which some were never written fails: attention on CUDA would multiply them by 0. Its speed is
-meaningless.
+waits and use after free fail here, too. New memory is NaN, and an engine fails if parts of its
+caches were never written: attention on CUDA would multiply them by 0. The speed is meaningless.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class RehearsalDevice(Device):
         raise DeviceError(self.name, f"{nbytes} bytes at {address:#x} are not allocated")
 
     def require_written(self, address: int, nbytes: int, item_bytes: int) -> None:
-        """Enqueue a check that no item of ``item_bytes`` at ``address`` is as it was allocated."""
+        """Enqueue a check that every item of ``item_bytes`` at ``address`` has been written."""
         unwritten = int.from_bytes(bytes([UNWRITTEN]) * item_bytes)
 
         def check() -> None:

@@ -41,7 +41,7 @@ _HELD_AS: Mapping[int, str] = {  # a numpy type of the same size, by ONNX's numb
 
 
 class FileCopies:
-    """Copies of those weights files that several engines read, so that these share one copy."""
+    """Copies of the weights files that several engines share."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], Array] = {}  # by the bundle's digest and path
@@ -58,7 +58,7 @@ class FileCopies:
         return self._held[key]
 
     def drop(self) -> None:
-        """Forget all copies, which sessions may still hold."""
+        """Forget all copies; sessions may still hold them."""
         self._held.clear()
 
 
@@ -70,9 +70,9 @@ def copy_weights(
 ) -> tuple[onnxruntime.OrtValue, ...]:
     """Read an engine's weights and make a session of ``options`` use them instead of the files.
 
-    They are hashed meanwhile if ``bundle.hashes_weights``. The returned values must outlive the
-    session. Raises BundleError for a file that differs from the manifest or is too short for the
-    graph, and CapacityError if memory is short.
+    With ``bundle.hashes_weights`` they are hashed while they are read. The returned values must
+    outlive the session. Raises BundleError for a file that differs from the manifest or is too
+    short for the graph, and CapacityError if memory is short.
     """
     folder = PurePosixPath(spec.graph).parent
     files = {path: copies.content(bundle, path) for path in spec.weights}

@@ -47,8 +47,8 @@ class EngineBundle:
 
     The directory is held open: ``locate`` keeps finding the files that were checked even after
     another directory takes the name. ``schedule_document`` is the JSON object of the bundle's
-    ExitSchedule, which ``runtime.schedule.bundle`` parses. ``hashes_weights``: the loader of the
-    engines hashes their weights meanwhile (``weights_checked``).
+    ExitSchedule, which ``runtime.schedule.bundle`` parses. With ``hashes_weights``, loading the
+    engines also hashes their weights (``weights_checked``).
     """
 
     directory: HeldDirectory = field(repr=False, compare=False)
@@ -179,8 +179,8 @@ class EngineBundle:
     def read(self, relative: str, limit: int | None = None) -> bytes:
         """Return the content of a listed file of the opened directory.
 
-        Raises BundleError if it is gone, e.g. after ``export --force`` replaced the bundle, and
-        unread if it has more than ``limit`` bytes.
+        Raises BundleError if it is gone, e.g. after ``export --force`` replaced the bundle, and,
+        without reading it, if it has more than ``limit`` bytes.
         """
         remedy = "if the bundle was replaced since it was opened, open it again"
         path, subject = self.locate(relative), str(self.file(relative))

@@ -73,8 +73,8 @@ def check_contract(manifest: Manifest) -> None:
 
     Each kind of engine has fixed roles, and each role a dtype and a shape with the model's sizes.
     All hidden states share one dtype, as do all keys and values, and all layers have the same
-    static KV capacities. The layers and heads of drafts are as the others, but for the number of
-    tokens that a head scores.
+    static KV capacities. The layers and heads of drafts must match the others, except for the
+    number of tokens that a head scores.
     """
     layers = manifest.layers
     scored = dict.fromkeys(manifest.all_engines, manifest.model.vocab_size)  # tokens of the logits

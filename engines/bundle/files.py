@@ -32,7 +32,7 @@ from .place import (
     sync,
 )
 
-_BESIDE = "..run.json..new"  # what the longest name of a file beside a result adds to its name
+_BESIDE = "..run.json..new"  # what the longest name of a file beside a result adds to the result's
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
 _SCHEDULE_KEYS = frozenset({"digest", "schedule"})
@@ -41,9 +41,9 @@ _SCHEDULE_KEYS = frozenset({"digest", "schedule"})
 class HeldDirectory:
     """The directory at ``path`` when this object was made, even if the path is replaced later.
 
-    ``locate`` returns paths through a file descriptor, valid while this object lives. They find the
-    files of a renamed directory; those of a deleted one are gone. Raises BundleError if there is no
-    readable directory.
+    ``locate`` returns paths through a file descriptor, valid while this object lives. They still
+    find the files if the directory is renamed, but not if it is deleted. Raises BundleError if
+    there is no readable directory.
     """
 
     def __init__(self, path: Path) -> None:

@@ -60,7 +60,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Make everything in ``directory`` durable (fsync), of a link its name alone."""
+    """Make everything in ``directory`` durable (fsync); of a link, only its name."""
     for path in directory.rglob("*"):
         if not path.is_symlink():
             sync(path)
@@ -107,7 +107,7 @@ class Place:
 
     @contextmanager
     def replaced(self, *, force: bool) -> Iterator[Path]:
-        """Yield a new directory, ``partial``, and publish it here when the block ends; locks.
+        """Lock, yield a new directory, ``partial``, and publish it here when the block ends.
 
         The existing result stays until then. After an error the new directory is deleted.
         """
@@ -154,9 +154,9 @@ class Place:
     def _require_movable(self) -> None:
         """Raise BundleError, before the work, if the existing result can't be moved at its end.
 
-        No rename replaces a directory that has an entry, so the one here fails in any case. The
-        errors sought come first: for a mount, and for a directory of an image's layer (overlayfs),
-        which may be replaced while it is empty.
+        It tries to rename the result to a directory that has an entry, which always fails. For a
+        mount, and for a directory of an image's layer (overlayfs), the error is another one. An
+        empty directory of a layer may be replaced nevertheless.
         """
         if not self.target.exists():
             return

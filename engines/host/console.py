@@ -63,7 +63,7 @@ def result_console() -> Console:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a report; a column of numbers is aligned at its right, texts wrap.
+    """A table of a report; columns of numbers are aligned on the right, texts wrap.
 
     ``bold``: indices of rows. Without ``headings`` the rows are facts: a name and its text.
     """
@@ -150,7 +150,7 @@ def _width(cell: str) -> int:
 
 
 def json_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
-    """Return JSON of nested values, dataclasses and models; what is not finite is null."""
+    """Return JSON of nested values, dataclasses and models; NaN and infinities become null."""
     from pydantic_core import to_jsonable_python
 
     value = to_jsonable_python(document, inf_nan_mode="null")
@@ -223,11 +223,11 @@ def interval(value: float, low: float, high: float, digits: int, *, signed: bool
 
 
 def prepare_streams() -> None:
-    """Make the standard streams safe to use: once, at the start of a command.
+    """Make the standard streams safe to use; call it once, at the start of a command.
 
-    /dev/null takes the number of a closed one, as the next file that is opened would get it and
-    receive results. Reading stdin and writing to stdout stay errors, texts to stderr are lost.
-    Characters that a terminal's encoding lacks are written as ``\\x..``.
+    /dev/null takes the descriptor of a closed stream, because the next file to be opened would get
+    it and receive results. Reading stdin and writing to stdout remain errors; texts to stderr are
+    lost. Characters that a terminal's encoding lacks are written as ``\\x..``.
     """
     streams = (
         ("stdin", "r", os.O_WRONLY),
@@ -245,7 +245,7 @@ def prepare_streams() -> None:
 
 @contextmanager
 def reporting(done: str) -> Iterator[None]:
-    """Print a report of what is ``done``: a stdout that can't take it is no failure any more.
+    """Print a report of what is ``done``; if stdout can't take it, only warn.
 
     >>> with reporting("the bundle is at opt.skipdec"): ...
     """
@@ -259,7 +259,7 @@ def reporting(done: str) -> Iterator[None]:
 
 
 def discard_stdout() -> None:
-    """Give up what stdout could not take, so that the end of the process doesn't try again."""
+    """Discard what stdout could not take, so that the process doesn't write it again at its end."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, sys.stdout.fileno())
     os.close(descriptor)

@@ -25,7 +25,7 @@ class Events:
         """Report finished steps and their item: ``("layer_007", detail="50.4 MB    1.23 s")``."""
 
     def part(self, name: str, phase: str, step: int, total: int) -> None:
-        """Report step ``step`` of ``total`` of a phase of one part of an item; parts run at once.
+        """Report step ``step`` of ``total`` of a phase of one part; parts run in parallel.
 
         In an export, a TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``, named
         after its item, which ``advance`` ends. Called concurrently by the threads that wait for the

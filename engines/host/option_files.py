@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class OptionFile:
-    """A file's fields by name; those of a nested configuration are a mapping, too."""
+    """A file's fields by name; a nested configuration is a mapping."""
 
     path: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class OptionFile:
 def _yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
     """Parse YAML into plain values; an empty text is an empty mapping.
 
-    Raises ValueError, as TOML's parser does, for a field that is given twice, too.
+    Raises ValueError for invalid YAML and, as TOML's parser does, for a field that is given twice.
     """
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is untyped
-        """PyYAML's loader, which itself lets the last of equal keys win."""
+        """PyYAML's loader, which on its own would let the last of equal keys win."""
 
         def compose_mapping_node(self, anchor: Any) -> Any:  # noqa: ANN401
             node = super().compose_mapping_node(anchor)
@@ -71,7 +71,7 @@ def _yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of both; where both have one, that of ``above``, mappings by entry.
+    """Return the values of both; ``above`` wins where both have one. Mappings are merged.
 
     >>> merged({"data": {"path": "a.csv", "preset": "e2e"}}, {"data": {"path": "b.csv"}})
     {'data': {'path': 'b.csv', 'preset': 'e2e'}}

@@ -1,7 +1,6 @@
 """Command-line options built from the fields of a configuration, and a file with the same fields.
 
-A field with an `Option` has a flag; all fields may stand in the file of ``--config``, which flags
-override.
+A field with an `Option` has a flag. The file of ``--config`` may set any field; flags override it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .option_files import OptionFile, merged
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 CONFIGURATIONS = "configurations"  # attribute of a command's function, for the reference
-_FILE = "skipdec.option_file"  # what --config read, in a context's meta
+_FILE = "skipdec.option_file"  # key of the file that --config read, in a context's meta
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")]
@@ -74,7 +73,7 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _file_parameter(configurations: list[_Configuration]) -> inspect.Parameter:
-    """Return ``--config``, whose file may have what would be missing on the command line."""
+    """Return ``--config``, whose file may supply what the command line lacks."""
 
     def read(context: typer.Context, path: str | None) -> None:
         if path is None or context.resilient_parsing:
@@ -103,7 +102,7 @@ def _file_parameter(configurations: list[_Configuration]) -> inspect.Parameter:
 def _unknown(
     values: Mapping[str, Any], configurations: list[_Configuration], prefix: str = ""
 ) -> Iterator[str]:
-    """Yield a problem for each key of a file that is no field of a configuration."""
+    """Yield a problem for each key of a file that is not a field of a configuration."""
     allowed = {name: inner for each in configurations for name, inner in each.keys.items()}
     for key, value in values.items():
         if key not in allowed:

@@ -163,9 +163,9 @@ def run_job(
 ) -> Report | None:
     """Run a command's job with progress on stderr, print its report on stdout, and return it.
 
-    ``done`` says what holds even if stdout can't take the report: "model.skipdec is published".
+    ``done`` says what is true even if stdout can't take the report: "model.skipdec is published".
     ``document`` is what ``as_json`` prints. A report of None is printed by another process. The
-    rest is as `ConsoleProgress` and `print_report` take it.
+    other parameters are those of `ConsoleProgress` and `print_report`.
     """
     with ConsoleProgress(quiet=quiet, verbose=verbose, advice=advice) as progress:
         report = run(progress)

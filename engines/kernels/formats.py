@@ -1,4 +1,4 @@
-"""Which weights the kernels read; in a bundle for them ONNX Runtime computes with the others."""
+"""Which weights the kernels can multiply; in their bundles ONNX Runtime multiplies the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KERNEL_BLOCKS = "{}, {} or {}".format(*KERNEL_BLOCK_SIZES)
 
 
 def fits_block_linear(precision: PrecisionSpec, quantize: Quantization) -> bool:
-    """Return whether weights of ``quantize`` are blocks that the kernels run, not ONNX Runtime.
+    """Return whether weights of ``quantize`` are blocks that the kernels can multiply.
 
     >>> fits_block_linear(PrecisionSpec(block_size=16, accuracy_level=4), "int4")
     False

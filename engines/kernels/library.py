@@ -60,8 +60,8 @@ class KernelLibrary:
     def register(self, options: SessionOptions, threads: int | None) -> None:
         """Give ONNX Runtime's session the operators.
 
-        They run on ``threads`` threads, which all sessions of the process with as many share, or,
-        without a number, on the session's threads of ONNX Runtime.
+        They run on ``threads`` threads, which all sessions of the process with the same number
+        share. With None they run on the threads of ONNX Runtime's session.
         """
         if threads is not None:
             options.add_session_config_entry("skipdec.threads", str(threads))
@@ -93,7 +93,7 @@ def kernels_in_use(manifest: Manifest) -> str:
     """Return the kernels that run a bundle here, e.g. ``skipdec avx512vnni``, or the target's name.
 
     Without the library: ``skipdec, not compiled here``. Raises EnvironmentMismatchError if it can't
-    be loaded, or can't run as SKIPDEC_INSTRUCTION_SET says.
+    be loaded, or if SKIPDEC_INSTRUCTION_SET names a set that can't run here.
     """
     if manifest.kernels is None:
         return manifest.target
@@ -136,7 +136,7 @@ class _Draw(ctypes.Structure):
 class KernelDraw:
     """Sampler with the parameters of one request, described in native/sampling/draw.h.
 
-    ``library`` has an ``instruction_set``, on which it stays.
+    It keeps using the ``instruction_set`` that ``library`` has when this object is made.
     """
 
     def __init__(

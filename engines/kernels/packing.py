@@ -48,7 +48,7 @@ def gated_halves(tensor: NDArray[Element]) -> tuple[NDArray[Element], NDArray[El
     """Return views of the gate's and of the other half of a gated product's packed ``tensor``.
 
     Blocks of columns [blocks, ...] alternate, so that a block of the gate and the one that it
-    multiplies are neighbours; values of columns [N] lie one half behind the other. Each half is
+    multiplies are neighbours; of values per column [N], one half follows the other. Each half is
     packed like a product of its own, so both are padded to whole blocks.
 
     >>> [half.tolist() for half in gated_halves(np.arange(4).reshape(4, 1))]

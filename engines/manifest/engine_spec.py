@@ -46,8 +46,8 @@ class EngineKind(StrEnum):
 
 
 NUM_JOINED = {EngineKind.STATES: 3, EngineKind.ENTRY: 2}
-"""How many states the engines of drafts join, by kind: those read at three depths; the token's
-embedding and the one state made of them."""
+"""Number of states that the engines of drafts join, by kind: ``states`` joins those of three
+depths, ``entry`` the token's embedding and the result of ``states``."""
 
 
 class TensorRole(StrEnum):
@@ -73,7 +73,7 @@ class TensorRole(StrEnum):
     ROW_POSITIONS = "row_positions"  # int64 [R], flat index into B*S
     LOGITS = "logits"  # float32 [R, V]
     TOP_LOGITS = "top_logits"  # float32 [R, K], each row's K largest logits, largest first
-    TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], whose they are
+    TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], the tokens of top_logits
     STATES = "states"  # float [B, S, J * E], states beside each other, for drafts
 
 
@@ -130,7 +130,7 @@ class EngineSpec(Record):
 
 
 def _is_called(name: str, kind: EngineKind) -> Callable[[EngineSpec], EngineSpec]:
-    """Return a check that an engine outside the stack has its own name, and no place in it."""
+    """Return a check that an engine outside the stack has this name and kind and no layer index."""
 
     def check(engine: EngineSpec) -> EngineSpec:
         if (engine.name, engine.kind, engine.layer_index) != (name, kind, None):

@@ -1,4 +1,4 @@
-"""The types of the manifest's fields, their limits, and the record that all parts are."""
+"""The types of the manifest's fields, their limits, and the base class of its parts."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ FORMAT_VERSION = constants.integer("format_version")
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 EARLY_EXIT = constants.text("early_exit")  # its value if every layer was trained to be the last
 
-_OPTIONAL = (  # of the manifest; left out where absent
+_OPTIONAL = (  # fields that are left out of the JSON if they are absent
     *("kernels", "prompt_template", "chat_template"),
     *("draft", "trained_draft", "draft_head", "ngrams"),
 )
@@ -87,7 +87,7 @@ class Manifest(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is absent, as most bundles lack some of these fields."""
+        """Leave out absent fields, because most bundles lack some of them."""
         return without_nulls(serialize(self), *_OPTIONAL)
 
     @model_validator(mode="after")
@@ -126,7 +126,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _check_texts(self) -> Self:
-        """Check that what texts need are files of the bundle, a tokenizer if there are chats."""
+        """Check that chat template and n-grams are listed files, and chats have a tokenizer."""
         chat = None if self.chat_template is None else self.chat_template.path
         known = {record.path for record in self.files}
         for name, path in (("chat_template", chat), ("ngrams", self.ngrams)):
@@ -138,7 +138,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _check_drafts(self) -> Self:
-        """Check what drafts have, against the model whose layers and head they share."""
+        """Check the engines of drafts against the model whose layers and head they share."""
         head, model = self.draft_head, self.model
         if (trained := self.trained_draft) is not None:
             _check_trained(trained, model)
@@ -247,13 +247,13 @@ class Manifest(Record):
             problems = [
                 f"{'.'.join(map(str, item['loc'])) or 'manifest'}: {item['msg']}"
                 for item in error.errors()
-                if item["type"] != "default_factory_not_called"  # follows from another one
+                if item["type"] != "default_factory_not_called"  # follows from another problem
             ]
             raise BundleError(subject, *problems) from error
 
 
 def _check_trained(draft: TrainedDraft, model: ModelSpec) -> None:
-    """Check that ``draft`` reads what the model has and scores its tokens, each once."""
+    """Check that ``draft`` reads layers and scores tokens that the model has, each once."""
     reads, ids = draft.reads, draft.token_ids
     if list(reads) != sorted(reads) or reads[-1] > model.num_layers:
         raise ValueError(

@@ -71,8 +71,8 @@ class ModelSpec(Record):
     @field_validator("eos_token_id")
     @classmethod
     def _check_end(cls, token_id: int | None, info: ValidationInfo) -> int | None:
-        """Refuse an end of texts that has no logit, which the sampler would mask."""
-        size = info.data.get("vocab_size")  # missing if it is wrong itself
+        """Refuse an end-of-text token without a logit, because the sampler masks that logit."""
+        size = info.data.get("vocab_size")  # missing if it is invalid
         if token_id is not None and size is not None and not 0 <= token_id < size:
             raise ValueError(f"is {token_id}; allowed: 0 to {size - 1}, the model's vocabulary")
         return token_id
@@ -80,8 +80,8 @@ class ModelSpec(Record):
     @field_validator("end_token_ids")
     @classmethod
     def _check_ends(cls, ends: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        """Refuse what is not eos_token_id and other tokens of the vocabulary."""
-        if not {"eos_token_id", "vocab_size"} <= info.data.keys():  # wrong themselves
+        """Refuse anything but eos_token_id followed by other tokens of the vocabulary."""
+        if not {"eos_token_id", "vocab_size"} <= info.data.keys():  # one of them is invalid
             return ends
         first, size = info.data["eos_token_id"], info.data["vocab_size"]
         if len(ends) < 2 or len(set(ends)) < len(ends) or ends[0] != first:

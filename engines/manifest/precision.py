@@ -13,7 +13,7 @@ KVType = Literal["float32", "float16", "bfloat16", "int8"]
 Kernels = Literal["skipdec"]
 Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
 
-KERNEL_BLOCK_SIZES = (32, 64, 128)  # of the kernels skipdec
+KERNEL_BLOCK_SIZES = (32, 64, 128)  # that skipdec's kernels read
 
 
 class PrecisionSpec(Record):
@@ -41,5 +41,5 @@ class PrecisionSpec(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is absent, as most bundles have none of these."""
+        """Leave out absent fields, because most bundles have none of them."""
         return without_nulls(serialize(self), "kv_dtype", "table_dtype")

@@ -1,4 +1,4 @@
-"""What a bundle says of requests: templates of prompts, and sampling parameters to default to."""
+"""A bundle's templates of prompts, and its defaults of sampling parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChatFile(Record):
 
 
 class SamplingDefaults(Record):
-    """What the checkpoint's authors recommend in generation_config.json; absent: none."""
+    """The sampling parameters in the checkpoint's generation_config.json; absent ones are None."""
 
     temperature: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=-1, le=2**63 - 1)
@@ -45,5 +45,5 @@ class SamplingDefaults(Record):
 
     @property
     def given(self) -> dict[str, int | float]:
-        """The parameters that are there, by the names that SamplingParams has for them."""
+        """The parameters that are set, by their names in SamplingParams."""
         return {name: value for name, value in self if value is not None}

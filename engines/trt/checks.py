@@ -20,7 +20,7 @@ _ALIASES = {
     TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
 }
 # The parser drops unknown inputs, such as Attention's nonpad_kv_seqlen, with only a warning; the
-# engine would compute something else than the graph.
+# engine would compute something other than the graph.
 _UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
 # Logged for every int64 input and output, which are intended and checked.
 _INT64_BINDING = re.compile(r"Make sure (input|output) \S+ has Int64 binding")

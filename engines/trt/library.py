@@ -37,7 +37,7 @@ class TensorRtLibrary:
 
     @property
     def compute_capabilities(self) -> tuple[str, ...]:
-        """Return what plans can be built for without such a GPU, e.g. ``("7.5", ..., "12.1")``.
+        """Return the capabilities that plans can be built for without such a GPU: ``("7.5", ...)``.
 
         Empty for the full library, which only builds for the GPU on which it times kernels.
         """
@@ -183,7 +183,7 @@ class EngineErrors:
         self._recorder = recorder
 
     def check(self, succeeded: bool, action: str) -> None:
-        """Raise SkipDecError unless TensorRT ``succeeded`` to do ``action``."""
+        """Raise SkipDecError unless TensorRT ``succeeded`` in ``action``."""
         if not succeeded:
             raise SkipDecError(
                 f"engine {self._engine}", f"TensorRT failed to {action}: {self._recorder.take()}"
