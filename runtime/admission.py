@@ -1,4 +1,4 @@
-"""Admission: when requests that wait may join a running batch."""
+"""Admission: when waiting requests may join a running batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Admission:
     """A rule that says when waiting requests may join those that run.
 
     It admits them when nothing runs, when ``min_free`` slots are free and as many rows wait, or
-    ``hold_ms`` after the first request could have been admitted; with zeros, first come, first
+    ``hold_ms`` after the first request could have been admitted. With zeros it is first come, first
     served. Requests that are admitted together run at similar depths and share prompt calls: in a
     simulation of a GPU this yields 10 to 14 % more short texts per second; on a CPU it gains
     nothing.
@@ -23,7 +23,7 @@ class Admission:
     hold_ms: int = 0
 
     def holds(self, *, waiting: int, free: int, running: int, since: float, now: float) -> bool:
-        """Return True if requests wait for others while rows run.
+        """Return True if the waiting requests are held back while rows run.
 
         ``waiting`` and ``running`` are rows; the first request could have been admitted at
         ``since``, in seconds of one clock.

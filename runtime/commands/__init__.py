@@ -1,1 +1,1 @@
-"""The runtime's commands, one module a command; `skipdec.cli` loads the one that runs."""
+"""The runtime's commands, one module per command; `skipdec.cli` loads only the one that runs."""

@@ -1,4 +1,4 @@
-"""Checkpoints in the place of bundles: commands that run a model export it once."""
+"""Commands that run a model take a checkpoint in place of a bundle, and export it once."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class ExportChoice(ValidatedConfig):
 
 
 Exporter = Callable[[str, ExportChoice, bool], Path | None]
-"""Returns the bundle of a checkpoint, exported if it must be; None for what is none. The last
+"""Returns the bundle of a checkpoint, exporting it if necessary; None for anything else. The last
 argument: report only errors."""
 
-exporter: Exporter | None = None  # the command line's: the runtime imports no exporter
+exporter: Exporter | None = None  # set by the command line, as the runtime imports no exporter
 
 
 def bundle_of(model: Path, choice: ExportChoice, *, quiet: bool) -> Path:
-    """Return the bundle at ``model``, or that of the checkpoint of this path or name.
+    """Return the bundle at ``model``, or that of the checkpoint with this path or name.
 
-    A path that is neither is returned as it is, for the error of opening it. Raises UsageError for
-    options of an export beside a bundle, and what an export raises.
+    A path to neither is returned unchanged, so that opening it raises the error. Raises UsageError
+    for a bundle with options for an export, and what an export raises.
     """
     if (expanded(model) / MANIFEST_NAME).is_file():
         if choice.model_fields_set:

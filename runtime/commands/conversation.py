@@ -1,4 +1,4 @@
-"""A conversation on a terminal: a message a line, and the answer as it comes."""
+"""A conversation on a terminal: each line is a message, and its answer is streamed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _HELP = """/reset            begin a new conversation
 class Conversation:
     """The messages so far, and the schedule and drafts of the answers to come.
 
-    Each answer goes to stdout as it comes, and its figures to stderr, unless ``quiet``. The prompts
-    of a conversation begin alike, so on a CPU each is read from where the last one ended.
+    Each answer is streamed to stdout, and its figures go to stderr, unless ``quiet``. Each prompt
+    of a conversation begins with the one before it, so on a CPU only the rest of it runs.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Conversation:
         self._warn_if_untuned(self._resolved(schedule))
 
     def run(self) -> None:
-        """Read messages up to the end of stdin, or /exit. Ctrl-C ends an answer, SIGTERM all."""
+        """Read messages until EOF or /exit. Ctrl-C ends an answer, SIGTERM the conversation."""
         if sys.stdin.isatty():
             with suppress(ImportError):
                 import readline  # noqa: F401  (input() has a history and editing keys with it)
@@ -84,7 +84,7 @@ class Conversation:
                     self._read(batch)
 
     def _with_sampling(self, params: SamplingParams) -> SamplingParams:
-        """Return ``params``, less at random where neither user nor bundle says how to sample."""
+        """Return ``params``, less random if neither the user nor the bundle sets the sampling."""
         recommended = self._generator.model.sampling_defaults.given
         if recommended or not _CHOICES.isdisjoint(params.given):
             return params
@@ -102,7 +102,7 @@ class Conversation:
         except Interrupted as interrupted:
             if interrupted.number != signal.SIGINT:
                 raise
-            print()  # the line is given up
+            print()  # discard the line
             return
         if not line.startswith("/"):
             if line:
@@ -119,11 +119,11 @@ class Conversation:
             self._say(f"error: {error}")
 
     def _answer(self, text: str, batch: RunningBatch) -> None:
-        """Answer a message, and keep both."""
-        asked = [*self._messages, {"role": "user", "content": text}]
+        """Answer a message, and add both to the conversation."""
+        messages = [*self._messages, {"role": "user", "content": text}]
         try:
-            number = batch.add({"messages": asked}, self._params, schedule=self._schedule)
-        except SkipDecError as error:  # too long, above all
+            number = batch.add({"messages": messages}, self._params, schedule=self._schedule)
+        except SkipDecError as error:  # usually because it is too long
             self._say(f"error: {error}; /reset begins a new conversation")
             return
         with Interruption() as interruption:
@@ -138,7 +138,7 @@ class Conversation:
         if answer.finish_reason == "error":
             self._say(f"error: {answer.stop_reason}")
             return
-        self._messages = [*asked, {"role": "assistant", "content": answer.text}]
+        self._messages = [*messages, {"role": "assistant", "content": answer.text}]
         self._report(answer)
         if interruption.number not in (None, signal.SIGINT):
             interruption.raise_again()
@@ -172,7 +172,7 @@ class Conversation:
         self._warn_if_untuned(resolved)
 
     def _resolved(self, schedule: str | ExitSchedule | None) -> ExitSchedule:
-        """Return what the schedule is for the longest answer."""
+        """Return the schedule as the longest answer would run it."""
         generator = self._generator
         return generator.resolve_schedule(schedule, max_tokens=generator.model.max_seq_len)
 

@@ -71,5 +71,5 @@ def _gpu_facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for backend, state in report["gpu_backends"].items():
         if state["version"]:
             yield backend, state["version"]
-        elif found["gpus"]:  # useless elsewhere
+        elif found["gpus"]:  # of no use without a GPU
             yield backend, state["problem"]

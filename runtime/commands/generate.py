@@ -1,4 +1,4 @@
-"""``skipdec generate``: text for prompts, or lines of JSON for lines of JSON."""
+"""``skipdec generate``: continues prompts, given as text or as lines of JSON."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _parts(document: dict[str, Any]) -> Iterator[Part]:
 
 
 def _drafts_line(drafts: dict[str, Any]) -> str:
-    """Return what the bundle has for drafts alone in one line."""
+    """Describe in one line the engines that only drafts run."""
     parts = []
     if (reads := drafts["reads"]) is not None:
         depths, size = ", ".join(map(str, reads)), _size(drafts["step_bytes"])

@@ -34,7 +34,7 @@ from .results import ResultFile, result_line, run_parameters, to_bytes
 Records = Sequence[Record | BadRecord]
 Progress = Callable[[Sequence[StreamDelta]], None]
 Attempt = Callable[[], AbstractContextManager[None]]
-BATCHES_PER_CHUNK = 8  # more give batches of more even length, fewer lose less if killed
+BATCHES_PER_CHUNK = 8  # with more, batches are of more even length; with fewer, a kill loses less
 
 
 def run_lines(options: GenerateOptions, lines: Iterable[bytes]) -> None:
@@ -200,7 +200,7 @@ class RecordRunner:
     ) -> Iterator[list[dict[str, Any]]]:
         """Yield the lines of each chunk; call ``on_progress`` with the deltas of each step.
 
-        An ``attempt`` is around each call of the generator; if one fails, its records run again.
+        Each call of the generator runs within an ``attempt``; if it fails, its records run again.
         """
         for chunk in self._chunks():
             if self._cancelled():

@@ -117,11 +117,11 @@ class GenerateOptions(ValidatedConfig):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All prompts that were given, ``-`` among them for stdin."""
+        """All given prompts; ``-`` stands for stdin."""
         return self.prompts if self.prompt is None else (self.prompt, *self.prompts)
 
     def prompts_of(self, texts: Sequence[str]) -> list[Prompt]:
-        """Return texts as prompts: with ``chat``, each as a user's message behind the system's."""
+        """Return texts as prompts: with ``chat``, each as a user's message after the system's."""
         if not self.chat:
             return list(texts)
         system = [] if self.system is None else [{"role": "system", "content": self.system}]

@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 
 @dataclass
 class _Counts:
-    """What deltas told so far."""
+    """Counts over all deltas so far."""
 
     tokens: int = 0
     finished: int = 0
@@ -34,7 +34,7 @@ class _Counts:
 class GenerationProgress:
     """Counts tokens, layers and ``total`` completions, and reports them to ``events``.
 
-    ``schedules`` are those of the requests, ``draft`` what drafts for them. As a context manager it
+    ``schedules`` are those of the requests, ``draft`` their drafts. As a context manager it
     measures the time for speeds.
     """
 
@@ -71,7 +71,7 @@ class GenerationProgress:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Forget what the call inside counted if it fails."""
+        """Drop what the call inside the block counted if it fails."""
         before = replace(self._counts)
         try:
             yield
@@ -106,7 +106,7 @@ class GenerationProgress:
             counts.cut += delta.finish_reason == "length" and length == DEFAULT_MAX_TOKENS
 
     def count_drafts(self, drafts: Drafts) -> None:
-        """Add the drafted tokens of results, which a step does not tell."""
+        """Add the drafted tokens of results, because deltas don't count them."""
         self._num_drafted += drafts.drafted
 
     @property

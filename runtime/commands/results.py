@@ -28,7 +28,7 @@ from .options import GenerateOptions
 def run_parameters(options: GenerateOptions) -> dict[str, Any]:
     """Return the parameters that all texts of a run share, as a JSON object.
 
-    ``schedule`` is the option's text, or that of the schedule that it is or the bundle's own.
+    ``schedule`` is the text of the option, or by default of the bundle's own schedule.
     """
     bundle = EngineBundle.open(options.bundle)
     schedule = options.opening.schedule
@@ -52,7 +52,7 @@ class ResultFile:
     dropped, so that their records run again. Nothing changes before the first ``write`` or the end.
 
     As a context manager it locks out other writers. At its end it sorts the lines into the order of
-    the input, in case interruptions left another, as if the file had been written at once.
+    the input, which interrupted runs may have changed.
 
     ``line_of`` maps ids to line numbers of the input. ``parameters`` are those of `run_parameters`;
     ``.NAME.run.json`` holds them, and ``resume`` compares them.
@@ -136,7 +136,7 @@ class ResultFile:
                 replace_file(self._path, b"".join(line for _, line in ordered))
 
     def _opened(self) -> IO[bytes]:
-        """Return the open file; the first call truncates it, or not, and writes the parameters."""
+        """Return the file; the first call opens it, anew or to append, and writes parameters."""
         if self._file is None:
             mode = "ab" if self._resume else "wb"
             self._file = self._held.enter_context(self._path.open(mode, buffering=0))
@@ -218,7 +218,7 @@ def _shown(parameters: Mapping[str, Any], name: str) -> str:
 def result_line(record_id: RecordId, request: RequestOutput) -> dict[str, Any]:
     """Return the line of one record.
 
-    A single completion's fields are at the top level, those of several in a list ``outputs``.
+    The fields of a single completion are at the top level, those of several in a list ``outputs``.
     """
     ranges = {"layer_ranges": dict(sorted(request.layer_ranges.items()))}
     if len(request.outputs) == 1:
@@ -245,7 +245,7 @@ def _completion(output: CompletionOutput) -> dict[str, Any]:
         fields["drafts"] = output.drafts.to_dict()
     if output.logprobs is not None:
         fields["cumulative_logprob"] = output.cumulative_logprob
-        fields["logprobs"] = [  # per token its candidates, the chosen one first
+        fields["logprobs"] = [  # the candidates of each token, the chosen one first
             [{"token_id": token_id} | entry.to_dict() for token_id, entry in token.items()]
             for token in output.logprobs
         ]

@@ -90,24 +90,24 @@ def serve(options: ServeOptions) -> None:
     from ..serving.http.server import HttpServer, ServedBundle
     from ..serving.process.engine import ProcessEngine
 
-    # A thread that reads a body delays the event loop by at most this long.
+    # A thread that parses a body delays the event loop by at most this long.
     sys.setswitchinterval(_SWITCH_SECONDS)
     log_to_stderr(options.server.log_format)
-    asked = [ServedBundle.parse(text) for text in options.bundles]
+    given = [ServedBundle.parse(text) for text in options.bundles]
     server = HttpServer(  # before a checkpoint is exported: its address may be in use
-        asked,
+        given,
         lambda bundle: ProcessEngine.opened(
             workers[bundle.name], options.restarts, inputs=inputs[bundle.name]
         ),
         options.server,
     )
-    bundles = [replace(one, path=bundle_of(one.path, options.export, quiet=False)) for one in asked]
+    bundles = [replace(one, path=bundle_of(one.path, options.export, quiet=False)) for one in given]
     workers = options.workers(bundles)
-    # Refuses a damaged bundle before any is loaded.
+    # Refuse a damaged bundle before any is loaded.
     inputs = {name: settings.inputs() for name, settings in workers.items()}
     for each in inputs.values():
         allowed_texts(each.schedules, options.server.schedules)
-    # Keeps a full collection, which stops all threads, short: objects so far live to the end.
+    # A full collection stops all threads; it is short if it skips the objects that live to the end.
     gc.collect()
     gc.freeze()
     server.run()

@@ -80,7 +80,7 @@ def check(
 ) -> None:
     """Generate one token with each model; the exit code is 0 if all can, for liveness probes.
 
-    A model that is generating for others is not asked for a token, but answers at once.
+    A busy model is not asked for a token but answers at once.
     """
     from ..serving.triton.check import check_triton_models
 

@@ -1,1 +1,1 @@
-"""Drafts: guesses of the tokens to come, where they come from, and how many pay."""
+"""Drafts: guesses of the next tokens, where they come from, and how many are worth checking."""

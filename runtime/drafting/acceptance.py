@@ -1,4 +1,4 @@
-"""How often guesses hold: of each drafter by the evidence for a guess, and in one row."""
+"""How often guesses are accepted: per drafter by the evidence for a guess, and in one row."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-_IMAGINED = 4.0  # tries at the prior that each class of evidence begins with
-_IMAGINED_OF_LAYERS = 16.0  # whose priors are nearer: so few failures in a row don't end drafts
-_MEMORY = 0.99  # of a class, per token that was tried
-_STALE = 128  # passes without a guess that was checked, behind which a drafter begins anew
-_RETRIED, _HOPE = 1.0, 0.8  # imagined tries then, few, so that failures end it at once; and share
-_ROW_IMAGINED = 4.0  # tokens that held as expected, with which a row begins
+_IMAGINED = 4.0  # pseudo-counts at the prior with which each class of evidence begins
+_IMAGINED_OF_LAYERS = 16.0  # their priors are better, and a few failures must not end drafts
+_MEMORY = 0.99  # decay of a class's counts per checked token
+_STALE = 128  # passes without a checked guess after which a drafter begins anew
+_RETRIED, _HOPE = 1.0, 0.8  # pseudo-counts then, few, so that failures end it soon; and their share
+_ROW_IMAGINED = 4.0  # tokens that count as accepted as expected when a row begins
 _MOST_SHARE = 0.98  # a row that was lucky may be wrong next
 _CONFIDENCES = 8  # classes of the probability that a draft gives its guess
 
 UNKNOWN = 0
-"""The class of a guess that layers have not made yet: all of theirs that were checked."""
+"""The class of a guess that layers have not made yet; it counts all of their checked guesses."""
 
 LAYER_PRIORS = (0.5, *((one + 0.5) / _CONFIDENCES for one in range(_CONFIDENCES)))
-"""Shares of layers' guesses that are expected to hold: of any, then by `confidence_class`."""
+"""Expected acceptance of layers' guesses: of any guess, then by `confidence_class`."""
 
 
 def confidence_class(probability: float) -> int:
@@ -48,28 +48,28 @@ class Guesses:
 
 @dataclass
 class RowResults:
-    """Guesses of n-grams that held in one row, beside those that were expected to."""
+    """How many guesses were accepted in one row (``held``), and how many were expected to be."""
 
     expected: float = 0.0
     held: float = 0.0
 
     @property
     def factor(self) -> float:
-        """By how much the row's guesses hold more often than expected.
+        """How many times as often as expected the row's guesses are accepted.
 
-        Worked: 6 were expected to hold and 1 did: (1 + 4) / (6 + 4) = 0.5.
+        Worked: 6 were expected to be accepted and 1 was: (1 + 4) / (6 + 4) = 0.5.
         """
         return (self.held + _ROW_IMAGINED) / (self.expected + _ROW_IMAGINED)
 
 
 class SourceAcceptance:
-    """The share of one drafter's guesses that held, over all rows, by class of evidence.
+    """The acceptance rate of one drafter's guesses, over all rows, by class of evidence.
 
-    A class begins with 4 imagined tries at its prior, one of layers' guesses with 16, and recent
-    tries count most. What was learned is forgotten behind 128 passes without a guess that was
-    checked, so that the drafter is tried again: each class begins with 1 imagined try at 0.8 then.
-    A class of layers' guesses of which none was checked for as long begins with 1 imagined try at
-    its prior.
+    A class begins with a pseudo-count of 4 at its prior, or 16 for layers' guesses; recent guesses
+    count most. After 128 passes without a checked guess, everything learned is forgotten and each
+    class begins with a pseudo-count of 1 at 0.8, so that the drafter is tried again. A single class
+    of layers' guesses that had none checked for as long begins with a pseudo-count of 1 at its
+    prior.
     """
 
     def __init__(self, source: str, priors: Sequence[float], draft_prior: float = 0.0) -> None:
@@ -85,16 +85,16 @@ class SourceAcceptance:
         return self.draft_prior > 0
 
     def share(self, evidence: int) -> float:
-        """Return the share of guesses of this class that held."""
+        """Return the share of guesses of this class that were accepted."""
         return self._held[evidence] / self._tried[evidence]
 
     def expected(self, evidence: Sequence[int], row: RowResults) -> list[float]:
-        """Return how many of the first 0, 1, … guesses are expected to hold in a row.
+        """Return how many of the first 0, 1, … guesses are expected to be accepted in a row.
 
-        N-grams hold in some rows and not in others, so what held in the row counts. Layers' guesses
-        hold about as often in all, and a few wrong ones would end drafts that pay.
+        N-grams suit some rows and not others, so the row's own results count. Layers' guesses are
+        about as good in all rows, and a few wrong ones would end drafts that pay.
 
-        Worked: classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
+        Worked: classes accepted with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
         """
         factor, power, total = 1.0 if self.runs_layers else row.factor, 1.0, 0.0
         sums = [0.0]
@@ -105,14 +105,14 @@ class SourceAcceptance:
         return sums
 
     def chance(self, evidence: Sequence[int]) -> float:
-        """Return the chance that guesses of these classes all hold.
+        """Return the chance that guesses of these classes are all accepted.
 
-        Worked: classes that hold with 0.8 and 0.5: 0.4.
+        Worked: classes accepted with 0.8 and 0.5: 0.4.
         """
         return prod(map(self.share, evidence))
 
     def add(self, evidence: Sequence[int], held: int, row: RowResults) -> None:
-        """Count guesses that were checked: of ``evidence`` the first ``held`` held."""
+        """Count checked guesses, by class; the first ``held`` of them were accepted."""
         self._idle = 0
         for index, one in enumerate(evidence):
             row.expected += self.share(one)
@@ -123,7 +123,7 @@ class SourceAcceptance:
         row.held += held
 
     def count_pass(self) -> None:
-        """Count a pass, in which guesses may have been checked or not."""
+        """Count a pass, whether or not it checked guesses."""
         self._idle += 1
         if self._idle >= _STALE:
             self._begin(_RETRIED, [_HOPE] * len(self._priors))
@@ -131,7 +131,7 @@ class SourceAcceptance:
             self._forget_unchecked()
 
     def _forget_unchecked(self) -> None:
-        """Let classes begin anew of which nothing was checked: those that were not worth it."""
+        """Let classes begin anew in which nothing was checked for long, as it seemed not to pay."""
         for one, prior in enumerate(self._priors):
             self._unchecked[one] += 1
             if self._unchecked[one] >= _STALE:
@@ -141,5 +141,5 @@ class SourceAcceptance:
     def _begin(self, imagined: float, priors: Sequence[float]) -> None:
         self._tried = [imagined] * len(priors)
         self._held = [imagined * prior for prior in priors]
-        self._idle = 0  # passes since a guess was checked
-        self._unchecked = [0] * len(priors)  # and since one of the class was
+        self._idle = 0  # passes since the last checked guess
+        self._unchecked = [0] * len(priors)  # the same for each class

@@ -61,11 +61,11 @@ class DraftPart:
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """Drafters in the order in which they are asked, and the limits of what they propose.
+    """Drafters in order of precedence, and limits on what they propose.
 
-    The part that promises most for a row drafts for it in that pass; without ``adapt`` the first
-    that proposes something. ``tokens`` bounds the drafted tokens of a row in one pass. With
-    ``adapt`` the measured costs and acceptance choose how many there are, and whether there are
+    In each pass, the drafter with the highest expected gain drafts for a row; without ``adapt`` it
+    is the first that proposes something. ``tokens`` bounds the drafted tokens of a row in one pass.
+    With ``adapt``, measured costs and acceptance decide how many there are, and whether there are
     any. ``exact`` refuses engines whose results may depend on how many tokens a pass has.
 
     >>> str(parse_draft("own + ends:3, tokens=5"))
@@ -84,7 +84,7 @@ class DraftConfig:
 
     @property
     def uses_draft_layer(self) -> bool:
-        """True if the bundle's own draft layer drafts, which has keys and values of its own."""
+        """True if the bundle's draft layer drafts, which has a KV cache of its own."""
         return any(part.name == "trained" for part in self.parts)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class DraftConfig:
 
 
 AUTO = "auto"
-"""The text that stands for the drafts a bundle recommends; see `DraftResolver`."""
+"""The text for the drafts that a bundle recommends; see `DraftResolver`."""
 
 
 def is_auto(text: object) -> bool:

@@ -6,20 +6,20 @@ from collections import defaultdict, deque
 
 from .config import MAX_DRAFT_TOKENS
 
-_MEASURED = 15  # samples whose mean is a cost, but for the highest of them
-_LEAST = 2  # samples before a cost counts as measured: the first may have found all cold
+_MEASURED = 15  # samples whose mean, without the highest, is a cost
+_LEAST = 2  # samples before a cost counts as measured: the first may have run on cold caches
 _LEAST_SECONDS = 1e-9
-_FORGOTTEN = 256  # passes, behind which a cost that was not measured again counts for nothing
-_PLAIN = 4  # passes over one token that are measured together: the first finds everything cold
-_PRIOR_FURTHER = 0.04  # a row's further token, in passes of one row, before it was measured
+_FORGOTTEN = 256  # passes after which a cost that was not measured again is forgotten
+_PLAIN = 4  # passes over one token that are measured together: the first runs on cold caches
+_PRIOR_FURTHER = 0.04  # cost of a row's further token, in passes of one row, until it is measured
 
 
 class PassCosts:
     """Measured costs of passes over one token per row, of further tokens, and of draft steps.
 
-    A pass takes as long as all that is done for its tokens, draft steps aside. Rows fall into the
-    classes 1, 2, 4, 8, …; a cost is the mean of the last 15 measured ones without the highest. It
-    is forgotten 256 passes after the last of them, so that what looked slow once is tried again.
+    The time of a pass is that of everything done for its tokens, except draft steps. Rows fall into
+    the classes 1, 2, 4, 8, …; a cost is the mean of the last 15 samples without the highest. It is
+    forgotten 256 passes after the last sample, so that what looked slow once is tried again.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class PassCosts:
         self._expected: dict[int, list[float]] = {}  # of 0, 1, … drafts, by class
         self._steps: dict[tuple[str, int], _Recent] = defaultdict(_Recent)  # seconds
         self._count: dict[int, int] = defaultdict(int)  # passes by class
-        self._plain_left: dict[int, int] = defaultdict(lambda: _PLAIN)  # wanted now, by class
+        self._plain_left: dict[int, int] = defaultdict(lambda: _PLAIN)  # still to measure, by class
         self.draft_seconds = 0.0  # of all draft steps
 
     def add_pass(self, rows: int, tokens: int, seconds: float) -> None:
@@ -47,9 +47,9 @@ class PassCosts:
             self._plain_left[rows] = _PLAIN
 
     def add_draft(self, source: str, rows: int, seconds: float, *, is_first: bool = False) -> None:
-        """Add a step of a drafter that runs layers; ``is_first``: it took longer than later ones.
+        """Add a step of a drafter that runs layers.
 
-        Its cost does not count then.
+        With ``is_first`` it took longer than later steps will, so its cost does not count.
         """
         self.draft_seconds += seconds
         if not is_first:
@@ -65,20 +65,20 @@ class PassCosts:
         self._plain_left.clear()
 
     def in_plain_passes(self, rows: int, seconds: float) -> float | None:
-        """Return ``seconds`` in passes over one token per row; None before these were measured."""
+        """Return ``seconds`` in passes over one token per row; None until these are measured."""
         plain = self._plain[_row_class(rows)].mean
         return None if plain is None else seconds / plain
 
     def further(self, rows: int, drafts: int) -> float:
-        """Return what a pass costs more if its longest row feeds ``drafts`` tokens more.
+        """Return the extra cost of a pass whose longest row feeds ``drafts`` more tokens.
 
-        It is in passes over one token, at most one for each token, and at most what a longer pass
-        was measured to cost: times are noisy. Until passes with so many are measured, they are
-        expected to cost what the longest measured ones below them do, and for each token more half
-        of what these cost a token, at least 4 % of a pass of one row.
+        It is in passes over one token: at most one per token and, because times are noisy, at most
+        the measured cost of any longer pass. A pass that was not measured is expected to cost as
+        much as the longest measured one below it, plus, per further token, half of what that one
+        costs per token, or 4 % of a pass of one row if that is more.
 
-        Worked, one row: a pass with one token more costs 1.4, so one with 3 more is expected to
-        cost 1.4 + 2 · 0.2, and 0.8 is returned. If one with 4 more costs 1.3, it is 0.3.
+        Worked, one row: a pass with 1 more token costs 1.4, so one with 3 more is expected to cost
+        1.4 + 2 · 0.2, and 0.8 is returned. If one with 4 more costs 1.3, it is 0.3.
         """
         rows = _row_class(rows)
         if rows not in self._expected:
@@ -105,13 +105,13 @@ class PassCosts:
 
 
 class _Recent:
-    """The mean of the last samples of one cost, and the number of the last pass among them."""
+    """The mean of the last samples of one cost, and the number of the pass that added the last."""
 
     __slots__ = ("_samples", "last", "mean")
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=_MEASURED)
-        self.mean: float | None = None  # None until a few were measured
+        self.mean: float | None = None  # None until there are enough samples
         self.last = 0
 
     def add(self, sample: float, count: int) -> None:
@@ -120,11 +120,11 @@ class _Recent:
             self._samples.clear()
         self.last = count
         self._samples.append(sample)
-        # Not the median: passes that bind engines or find their data cold are paid for, too.
+        # Not the median: passes that bind engines or run on cold caches take their time, too.
         number, total = len(self._samples), sum(self._samples) - max(self._samples)
         self.mean = total / (number - 1) if number >= _LEAST else None
 
 
 def _row_class(rows: int) -> int:
-    """Return the power of two that is nearest from above."""
+    """Return the smallest power of two that is not below ``rows``."""
     return 1 << (rows - 1).bit_length()

@@ -1,4 +1,4 @@
-"""N-grams of texts that a model wrote, which its bundle has: `own` drafts begin with them.
+"""N-grams of texts that a model wrote, stored in its bundle: `own` drafts start with them.
 
 The file has ``{"ngrams": [[1 to 3 tokens, the token that followed them most often, how often it
 did, how often any token did], …]}``, the most frequent first.
@@ -21,7 +21,7 @@ MAX_NGRAMS_BYTES = integer("max_ngrams_bytes")
 KNOWN_TOKENS = integer("draft_known_tokens")  # of the longest n-gram
 MAX_KNOWN = integer("draft_known_ngrams")
 _REMEDY = "export the model again"
-_LEAST = 2  # times that a token followed
+_LEAST = 2  # occurrences of a follower
 
 
 class _Entry(NamedTuple):
@@ -34,10 +34,10 @@ class _Entry(NamedTuple):
 def count_ngrams(
     texts: Iterable[tuple[Sequence[int], int]], most: int = MAX_KNOWN
 ) -> list[list[int]]:
-    """Return the n-grams of ``texts``, each tokens and the index of the first counted, as rows.
+    """Return rows of the n-grams of ``texts``: tokens, and the index of the first that counts.
 
-    An n-gram is kept if one token followed it twice or more, unless a shorter one proposes that
-    token with a share that is no less; of more than ``most`` the most frequent.
+    An n-gram is kept if one token followed it twice or more, unless a shorter n-gram proposes that
+    token with at least the same share. At most the ``most`` frequent ones are kept.
     """
     counted: dict[tuple[int, ...], dict[int, int]] = {}
     for tokens, start in texts:
@@ -51,7 +51,7 @@ def count_ngrams(
         best = max(followers, key=lambda token: (followers[token], -token))
         entry = _Entry(tokens, best, followers[best], sum(followers.values()))
         shorter = entries.get(tokens[1:])
-        if entry.followed >= _LEAST and not (shorter and _says_as_much(shorter, entry)):
+        if entry.followed >= _LEAST and not (shorter and _is_redundant(entry, shorter)):
             entries[tokens] = entry
     kept = sorted(entries.values(), key=lambda entry: (-entry.followed, entry))[:most]
     return [[*entry.tokens, entry.next_token, entry.followed, entry.total] for entry in kept]
@@ -62,7 +62,8 @@ def ngrams_json(rows: Sequence[Sequence[int]]) -> str:
     return json.dumps({"ngrams": rows}, separators=(",", ":"))
 
 
-def _says_as_much(shorter: _Entry, longer: _Entry) -> bool:
+def _is_redundant(longer: _Entry, shorter: _Entry) -> bool:
+    """Return True if ``shorter`` proposes the same token with at least the same share."""
     return (
         shorter.next_token == longer.next_token
         and shorter.followed * longer.total >= longer.followed * shorter.total

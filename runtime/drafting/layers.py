@@ -41,9 +41,9 @@ def byte_share(manifest: Manifest, plan: LayerPlan) -> float:
 
 
 def trained_share(manifest: Manifest) -> float:
-    """Return the same for a step of the bundle's trained drafts but the first behind a pass.
+    """Return the same for a step of the bundle's trained drafts.
 
-    That one also reads the weights that join the states of a pass, about a tenth more.
+    The first step after a pass reads about a tenth more: the weights that join the pass's states.
     """
     draft = manifest.trained_draft
     assert draft is not None, "drafts were resolved against the bundle"

@@ -1,4 +1,4 @@
-"""DraftMemory: what drafts learn while a bundle is open."""
+"""DraftMemory: what drafters learn while a bundle is open."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class DraftMemory:
     """N-grams of the texts written so far, costs of passes, and acceptance by drafter.
 
     A loaded bundle has one, which outlives calls and running batches; only the holder of the
-    engines uses it. No text depends on it, but times do: who measures them may learn what others
-    were told, as with kept prefixes.
+    engines uses it. No text depends on it, but latency does: a client may infer from it what
+    others generated, as with cached prefixes.
     """
 
     def __init__(self, known: Callable[[], KnownNGrams] = lambda: NOTHING_KNOWN) -> None:
@@ -27,7 +27,7 @@ class DraftMemory:
         self._policies: dict[tuple[SourceAcceptance, ...], DraftPolicy] = {}
 
     def fresh(self) -> DraftMemory:
-        """Return one that has learned nothing yet and knows the same n-grams of the bundle."""
+        """Return a memory that has learned nothing yet and has the same n-grams of the bundle."""
         return DraftMemory(self._known)
 
     @cached_property
@@ -38,14 +38,14 @@ class DraftMemory:
     def source(
         self, source: str, priors: Sequence[float], draft_prior: float = 0.0
     ) -> SourceAcceptance:
-        """Return the acceptance of the drafter ``source``, which is made on first use."""
+        """Return the acceptance of the drafter ``source``, created on first use."""
         key = source, tuple(priors)
         if key not in self._sources:
             self._sources[key] = SourceAcceptance(source, priors, draft_prior)
         return self._sources[key]
 
     def policy(self, sources: Sequence[SourceAcceptance]) -> DraftPolicy:
-        """Return the policy of drafters that are asked together, which is made on first use."""
+        """Return the policy that chooses among these drafters, created on first use."""
         key = tuple(sources)
         if key not in self._policies:
             self._policies[key] = DraftPolicy(key, self.costs)

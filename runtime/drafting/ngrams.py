@@ -15,14 +15,14 @@ _MAX_CLIENTS = integer("draft_clients")
 _MAX_CLIENT_KEYS = integer("draft_client_keys")
 _LOOKUP_TOKENS = integer("draft_lookup_tokens")
 _LEAST_LOOKUP_TOKENS = 2
-_MOST_MATCHED = 8  # tokens of a match that are told apart
+_MOST_MATCHED = 8  # longer matches have the same class
 _SHARES = 4  # classes of a follower's share
 
 OWN_PRIORS = tuple((part + 0.5) / _SHARES for part in range(_SHARES)) * NGRAM_TOKENS
-"""Expected shares that hold, by class of `NGramTable`'s evidence."""
+"""Expected acceptance, by class of `NGramTable`'s evidence."""
 
 LOOKUP_PRIORS = (0.5,) * (_MOST_MATCHED - _LEAST_LOOKUP_TOKENS + 1)
-"""Expected shares that hold, by class of `LookupIndex`'s evidence."""
+"""Expected acceptance, by class of `LookupIndex`'s evidence."""
 
 
 class Followers:
@@ -33,7 +33,7 @@ class Followers:
     def __init__(self, token: int, count: int = 1, total: int = 1) -> None:
         self.best = token
         self.counts = {token: count}
-        self.total = total  # with those that are not in ``counts``
+        self.total = total  # including followers that are not in ``counts``
 
     def add(self, token: int) -> None:
         """Count a token that followed."""
@@ -50,21 +50,21 @@ class Followers:
 
 
 KnownNGrams = Mapping[tuple[int, ...], Followers]
-"""What most often followed n-grams of texts that the model wrote before it was exported."""
+"""The most frequent follower of n-grams in texts that the model wrote before its export."""
 
 NOTHING_KNOWN: KnownNGrams = {}
 
 
 class NGramTable:
-    """Tokens that followed the last 1 to 5 tokens of texts, counted over all texts it was told.
+    """Counts which tokens followed each sequence of 1 to 5 tokens in the texts that it has seen.
 
-    Worked: after ``a b c a b d a b d`` the table proposes ``d`` behind ``a b``: it followed twice,
-    ``c`` once. Of equal counts the one that reached it first is proposed.
+    Worked: after ``a b c a b d a b d`` the table proposes ``d`` to follow ``a b``, because ``d``
+    followed it twice and ``c`` once. Of equal counts, the one that was reached first wins.
 
-    It holds up to ``max_keys`` n-grams; a new one beyond evicts the one inserted first. Each holds
-    up to 16 followers. Counting a token takes a few microseconds. ``known`` n-grams, which the
-    bundle has, are never evicted nor counted further; where texts have the same one, what followed
-    it more often is proposed.
+    It holds up to ``max_keys`` n-grams with up to 16 followers each; a further one evicts the
+    oldest. Counting a token takes a few microseconds. ``known`` n-grams come from the bundle; they
+    are never evicted or counted further. If texts have the same n-gram, the one that was followed
+    more often is used.
     """
 
     def __init__(self, max_keys: int = _MAX_KEYS, known: KnownNGrams = NOTHING_KNOWN) -> None:
@@ -125,7 +125,7 @@ class NGramTable:
 
 
 class NGramTables:
-    """The table that all clients share, or one for each of the clients that used theirs last."""
+    """The table that all clients share, and those of the clients that used their own last."""
 
     def __init__(self, known: KnownNGrams = NOTHING_KNOWN) -> None:
         self._known = known
@@ -142,7 +142,7 @@ class NGramTables:
         return self._shared
 
     def of_client(self, client: str) -> NGramTable:
-        """Return the client's own table; the one that was not used for longest goes beyond 32."""
+        """Return the client's own table; of more than 32 the least recently used is evicted."""
         table = self._by_client.get(client)
         if table is None:
             if len(self._by_client) >= _MAX_CLIENTS:
@@ -155,15 +155,15 @@ class NGramTables:
 class LookupIndex:
     """Where each 2- to 4-gram of one text occurred last, to find what followed it.
 
-    Worked: behind ``x y z … x y`` it proposes ``z`` and what followed it.
+    Worked: after ``x y z … x y`` it proposes ``z`` and what followed it.
     """
 
     def __init__(self) -> None:
-        self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the index behind it
+        self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the index after it
         self._done = 0  # n-grams that end before this index are in the index
 
     def propose(self, tokens: Sequence[int], most: int) -> Guesses:
-        """Return up to ``most`` tokens that followed the latest earlier occurrence of the end.
+        """Return up to ``most`` tokens that followed the last earlier occurrence of the text's end.
 
         ``tokens`` are the text so far, which only grows from call to call. The evidence of a guess
         is the number of tokens before it that match, guesses included: 2 is class 0, 8 and more
@@ -181,7 +181,7 @@ class LookupIndex:
         return Guesses()
 
     def _add(self, tokens: Sequence[int]) -> None:
-        """Add the n-grams that end before the last token, behind which something follows."""
+        """Add the n-grams that end before the last token, so that a token follows them."""
         for end in range(max(self._done, _LEAST_LOOKUP_TOKENS), len(tokens)):
             for length in range(_LEAST_LOOKUP_TOKENS, min(_LOOKUP_TOKENS, end) + 1):
                 self._behind[tuple(tokens[end - length : end])] = end

@@ -9,17 +9,17 @@ from .acceptance import UNKNOWN, Guesses, RowResults, SourceAcceptance
 from .costs import PassCosts
 
 _LEAST_GAIN = 1.03
-_STAYING = 1.02  # a gain's advantage with as many drafts as last, for which engines are bound
-_CHOICES = (1, 2, 4, 7)  # numbers of drafts: few, as engines are bound for each
-_SHARE = 0.02  # of all passes, that drafts may cost
+_STAYING = 1.02  # bonus for as many drafts as last time, because engines are bound for them
+_CHOICES = (1, 2, 4, 7)  # numbers of drafts; few, because engines are bound for each
+_SHARE = 0.02  # share of all passes that drafts may cost
 _FIRST_CREDIT = 2.0  # passes that they may cost beyond that, once
-_CREDIT = 0.5  # passes that they may cost at once behind a pause
-_MOST_SPARE = 4.0  # of what they gained, kept for passes that gain nothing
+_CREDIT = 0.5  # passes that they may cost at once after a pause
+_MOST_SPARE = 4.0  # most passes that gains may save up for passes that gain nothing
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a drafter offers a row: the evidence for each guess, and what came of earlier ones.
+    """What a drafter offers a row: the evidence for each guess, and the results of earlier ones.
 
     A drafter that runs layers has not guessed yet: its evidence is UNKNOWN for each token that it
     may draft.
@@ -35,10 +35,10 @@ RowOffers = Mapping[int, Offer]
 
 @dataclass(frozen=True)
 class Choice:
-    """What rows draft in a pass: up to ``count`` tokens, each of the drafter in ``sources``.
+    """What rows draft in a pass: up to ``count`` tokens each.
 
-    ``sources`` has for each row the index of its drafter, or None. Layers draft as many as
-    `DraftPolicy.goes_on` says instead.
+    ``sources`` has the index of each row's drafter, or None. If the drafter runs layers,
+    `DraftPolicy.goes_on` decides the number of tokens instead.
     """
 
     count: int = 0
@@ -49,28 +49,28 @@ class DraftPolicy:
     """Chooses in each pass the drafter and the number of tokens with the highest expected gain.
 
     The gain is the number of tokens that a pass is expected to write ÷ its cost: with k guesses,
-    (1 + Σ expected to hold) ÷ (1 + further tokens + k draft steps). A guess is expected to hold as
-    often as earlier ones of its drafter with the same evidence; a pass's further tokens, and draft
-    steps, cost what was measured.
+    (1 + Σ expected accepted) ÷ (1 + further tokens + k draft steps). A guess is expected to be
+    accepted as often as earlier guesses of its drafter with the same evidence. The costs of further
+    tokens and of draft steps are measured.
 
-    Worked: n-grams offer two guesses that hold with 0.5 each, ``ends:3`` any number that hold with
-    0.9 and cost 0.2 a step; a further token costs 0.04. Two n-grams yield 1.75 tokens for 1.08
-    (1.62), four steps 4.10 for 1.96 (2.09), seven 5.70 for 2.68 (2.13): layers draft seven. At a
-    row whose n-grams hold with 0.95, seven yield 6.73 for 1.28.
+    Worked: n-grams offer two guesses accepted with 0.5 each, ``ends:3`` any number accepted with
+    0.9 at 0.2 per step; a further token costs 0.04. Two n-grams yield 1.75 tokens for 1.08 (1.62),
+    four steps 4.10 for 1.96 (2.09), seven 5.70 for 2.68 (2.13): layers draft seven. In a row whose
+    n-grams are accepted with 0.95, seven yield 6.73 for 1.28.
 
-    Layers know after each step how probable they find their guess. They draft on, and a pass
-    checks what they drafted, as long as the chance that the next token holds is more than its cost
-    times that gain.
+    Layers give the probability of each of their guesses. They go on drafting, and a pass checks
+    their tokens, as long as the chance that the next token is accepted exceeds its cost times that
+    gain.
 
-    Nothing is drafted for a row whose best gain is below 1.03. A drafter of which nothing was
-    checked for 128 passes is expected to hold with 0.8, and drafts again where that would gain.
+    Nothing is drafted for a row whose best gain is below 1.03. After 128 passes without a checked
+    guess, a drafter's acceptance is taken to be 0.8, and it drafts again where that would gain.
 
     Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
-    up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
-    of it. Nothing is drafted that may cost more than is left. Where not even one draft is covered,
-    nothing is done for drafts until it is half a pass again, since the search alone would use up
-    what is added; passes without drafts are measured then. So all that is tried costs a user at
-    most 2 % and two passes.
+    up to 4 passes. It pays for what a pass costs beyond its tokens, including the search for
+    guesses. Nothing is drafted that may cost more than is left. If that does not cover even one
+    draft, drafting pauses until half a pass is left again, because the search alone would use up
+    what is added; passes without drafts are measured after the pause. So all trials together cost
+    a user at most 2 % and two passes.
     """
 
     def __init__(self, sources: Sequence[SourceAcceptance], costs: PassCosts) -> None:
@@ -78,11 +78,11 @@ class DraftPolicy:
         self._costs = costs
         self._spare = _FIRST_CREDIT  # passes over one token per row that drafts may cost
         self._is_pausing = False
-        self._gain = 1.0  # expected of what was chosen last
-        self._last = 0  # the number of drafts that was chosen last
+        self._gain = 1.0  # the expected gain of the last choice
+        self._last = 0  # the number of drafts in the last choice
 
     def pauses(self) -> bool:
-        """Return whether nothing is to be done for drafts in the next pass, and count it."""
+        """Return whether drafting pauses in the next pass, and count that pass."""
         if not self._is_pausing:
             return False
         self._spare += _SHARE
@@ -92,10 +92,10 @@ class DraftPolicy:
         return True
 
     def count_pass(self, num_rows: int, written: int, seconds: float) -> None:
-        """Count a pass for which guesses were looked for: its tokens, and all of its time.
+        """Count a pass for which guesses were searched: the tokens it wrote, and its time.
 
-        Of one that fed no guess, or took long for other reasons: the guesses that held, and the
-        search for them.
+        If it fed no guess, or took long for other reasons, ``written`` counts the accepted guesses
+        only, and ``seconds`` the search for them.
         """
         for source in self.sources:
             source.count_pass()
@@ -105,9 +105,9 @@ class DraftPolicy:
             self._is_pausing |= self._spare < 0
 
     def choose(self, rows: Sequence[RowOffers], num_rows: int) -> Choice:
-        """Return what ``rows`` draft in a pass of ``num_rows``, the others included.
+        """Return what ``rows`` draft in a pass of ``num_rows`` rows, including others.
 
-        N-grams may be asked together, and with them at most one drafter that runs layers.
+        Rows may use different n-gram drafters, and at most one drafter that runs layers.
         """
         expected = [
             {
@@ -121,15 +121,15 @@ class DraftPolicy:
         highest, best, is_covered = 0.0, Choice(), True
         self._gain = 1.0
         for paid in (None, *layers):
-            asked = free if paid is None else [*free, paid]
+            candidates = free if paid is None else [*free, paid]
             longest = max(
-                (len(row[s]) - 1 for row in expected for s in asked if s in row), default=0
+                (len(row[s]) - 1 for row in expected for s in candidates if s in row), default=0
             )
             costs = self._pass_costs(paid, num_rows, longest)
             covered = [(count, cost) for count, cost in costs if cost - 1 <= self._spare]
             is_covered &= bool(covered) or not costs
             for count, cost in covered:
-                sources, held = _assigned(expected, asked, count)
+                sources, held = _assigned(expected, candidates, count)
                 gain = (num_rows + held) / num_rows / cost
                 if gain < _LEAST_GAIN or (paid is not None and paid not in sources):
                     continue
@@ -141,11 +141,11 @@ class DraftPolicy:
         return best
 
     def goes_on(self, source: int, drafted: Sequence[Guesses], num_rows: int) -> bool:
-        """Return whether layers should draft a further token, behind ``drafted``, equally long.
+        """Return whether layers should draft a further token after ``drafted``.
 
-        These are the guesses of rows that can use one. Its chance to hold is that of all before it
-        times the share of the drafter's guesses. Those of all rows count, as one draft step serves
-        them together.
+        ``drafted`` has the guesses, equally many, of each row that can use a further one. A row's
+        chance is that all of its guesses are accepted times the drafter's acceptance rate. The
+        chances of all rows are summed, because one draft step serves them together.
         """
         ahead = len(drafted[0].tokens)
         step = self._step_cost(source, num_rows)
@@ -167,9 +167,9 @@ class DraftPolicy:
         return best
 
     def _pass_costs(self, paid: int | None, num_rows: int, most: int) -> list[tuple[int, float]]:
-        """Return the numbers of drafts up to ``most`` with the cost of a pass that checks as many.
+        """Return possible numbers of drafts up to ``most``, each with the cost of its pass.
 
-        ``paid``: the drafter that runs layers for them, if one does.
+        ``paid``: the drafter that runs layers for them, if any.
         """
         step = 0.0 if paid is None else self._step_cost(paid, num_rows)
         return [
@@ -184,7 +184,7 @@ class DraftPolicy:
         return self._costs.draft_cost(one.source, num_rows, one.draft_prior)
 
     def _held(self, source: int, drafted: Sequence[Guesses], count: int) -> float:
-        """Return how many ``count``-th tokens of the rows are expected to hold."""
+        """Return how many of the rows' ``count``-th tokens are expected to be accepted."""
         one = self.sources[source]
         return sum(
             one.chance(guesses.evidence[:count])
@@ -194,17 +194,18 @@ class DraftPolicy:
 
 
 def _assigned(
-    rows: Sequence[Mapping[int, Sequence[float]]], asked: Sequence[int], count: int
+    rows: Sequence[Mapping[int, Sequence[float]]], candidates: Sequence[int], count: int
 ) -> tuple[list[int | None], float]:
     """Return each row's drafter with the most expected tokens, and the sum of these tokens.
 
-    Of equal ones the first is taken. ``rows`` have the tokens expected of 0, 1, … guesses.
+    The first of equal drafters is taken. ``rows`` have, by drafter, the tokens expected to be
+    accepted of 0, 1, … guesses.
     """
     sources: list[int | None] = []
     total = 0.0
     for row in rows:
         chosen, most = None, 0.0
-        for source in asked:
+        for source in candidates:
             sums = row.get(source)
             if sums is not None and (held := sums[min(count, len(sums) - 1)]) > most:
                 chosen, most = source, held

@@ -18,15 +18,15 @@ from .layers import byte_share, depth_problem, draft_plan, trained_share
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_CACHED_TEXTS = 128
-_RECOMMENDED = "own"  # by a bundle whose manifest names no drafts
+_RECOMMENDED = "own"  # what `auto` means if the manifest names no drafts
 
 
 @dataclass(frozen=True)
 class DraftResolver:
-    """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle.
+    """Resolves the draft text of a call; None means ``default``, the text given at opening.
 
-    ``auto`` stands for the drafts that the bundle recommends, or ``own``. ``device`` is where the
-    bundle runs, such as ``cuda:1``; None: where its target runs by default.
+    ``auto`` means the drafts that the bundle recommends, or ``own``. ``device`` is where the bundle
+    runs, such as ``cuda:1``; None is the target's default.
     """
 
     manifest: Manifest
@@ -42,7 +42,7 @@ class DraftResolver:
         return self._resolve_once(text) if isinstance(text, str) else parse_draft(text)
 
     def warn_of_unused(self, config: DraftConfig | None, schedules: Sequence[ExitSchedule]) -> None:
-        """Log, once, that drafts of layers run some that no token of ``schedules`` runs."""
+        """Log once if drafts need layers that no token of ``schedules`` runs."""
         for part in () if config is None else config.parts:
             if part.number is None:
                 continue
@@ -61,7 +61,7 @@ class DraftResolver:
         return draft_plan(part, self.manifest.model.num_layers)
 
     def draft_prior(self, part: DraftPart) -> float:
-        """Return what a draft step of a part should cost, in passes over one token."""
+        """Return the expected cost of a part's draft step, in passes over one token."""
         if part.name == "trained":
             return trained_share(self.manifest)
         return byte_share(self.manifest, self.plan(part))
@@ -123,8 +123,8 @@ def draft_problems(
 def _inexact(device: str, kernels: str | None, precision: PrecisionSpec) -> Iterator[str]:
     """Yield a problem if results may depend on how many tokens of a row share a pass.
 
-    skipdec's kernels give the same bits for a token whatever else is in the call. Products that
-    they lack are ONNX Runtime's, and so are all operators of other bundles.
+    skipdec's kernels give the same bits for a token whatever else is in the call. ONNX Runtime
+    computes the products that they lack, and all operators of bundles without these kernels.
     """
     if device.partition(":")[0] == "cuda":
         yield (
