@@ -42,10 +42,10 @@ class Generator:
     ...     print(outputs[0].outputs[0].text)
 
     Any thread may call it. One call runs at a time; calls of other threads wait in order of
-    arrival, also for the end of an open ``stream``. A second call within a thread's own stream is
-    refused. A `running_batch` runs the requests of many clients together. Results don't depend on
-    what else is in the batch, up to rounding (with int8: not at all). Only the process that opened
-    a generator can use it; a forked child must open its own.
+    arrival, including for the end of an open ``stream``. A second call within a thread's own stream
+    is refused. A `running_batch` runs the requests of many clients together. Results don't depend
+    on what else is in the batch, except for rounding (with int8: not at all). Only the process that
+    opened a generator can use it; a forked child must open its own.
 
     ``kernels`` names the kernels that run its engines, e.g. ``skipdec avx512vnni`` or
     ``onnxruntime``; ``schedules`` and ``drafts`` resolve the schedules and drafts of its calls.
@@ -58,10 +58,10 @@ class Generator:
         options: OpenOptions | None = None,
         **changes: Unpack[OpenKeywords],
     ) -> None:
-        """Load the engines of ``bundle`` by ``backend``; see `open`.
+        """Load the engines of ``bundle`` with ``backend``; see `open`.
 
-        The generator owns ``backend``: it closes it at its end, or if this fails. Of the options,
-        those that choose and configure a backend have no effect here.
+        The generator owns ``backend`` and closes it at its end, or if this fails. Options that
+        choose and configure a backend have no effect here.
         """
         with ExitStack() as on_failure:
             on_failure.callback(backend.close)
@@ -89,7 +89,7 @@ class Generator:
         options: OpenOptions | None = None,
         **changes: Unpack[OpenKeywords],
     ) -> Generator:
-        """Open a bundle directory with ``options``, changed by keyword arguments of their names.
+        """Open a bundle directory with ``options``; keyword arguments of their names override them.
 
         `OpenOptions` describes them, for example ``schedule``, ``threads`` and ``kv_memory``.
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
@@ -129,8 +129,8 @@ class Generator:
 
         It waits for a running step, then frees the memory; a running call or an open stream raises
         ClosedError at its next step. Within a step (in a signal handler) it cannot wait, so the
-        memory is freed when the step ends. In a forked child it does nothing, since the memory is
-        the parent's.
+        memory is freed when the step ends. In a forked child it does nothing, because the memory
+        belongs to the parent.
         """
         self._engines.close()
         if self.tokenizer is not None:
@@ -157,7 +157,7 @@ class Generator:
         max_tokens: int = 16,
         schedule: str | ExitSchedule | None = None,
     ) -> None:
-        """Run calls of these sizes, so that later ones find memory, kernels and graphs ready.
+        """Run calls of these sizes, so that memory, kernels and graphs are ready for later ones.
 
         On a device each layer plan is captured as a graph, which later calls replay if their caches
         have the same addresses: calls with as many rows in the same KV bucket (TensorRT), or of
@@ -168,7 +168,7 @@ class Generator:
             self.generate([[0] * prompt_length] * batch_size, params, schedule=schedule)
 
     def trim(self) -> None:
-        """Free the KV memory that is kept for later calls."""
+        """Free the KV memory kept for later calls."""
         self._engines.trim()
 
     @property
@@ -182,8 +182,8 @@ class Generator:
         """Return the schedule that a request of a call with ``schedule`` runs.
 
         ``max_tokens`` is the request's own, or for a score the number of the continuation's tokens.
-        It is the horizon of a preset that names none, if the bundle's own schedule has no horizon
-        either.
+        It becomes the horizon of a preset that names none, if the bundle's own schedule has no
+        horizon either.
 
         Raises ScheduleError for an invalid text, and for a schedule of another depth.
         """
@@ -211,17 +211,17 @@ class Generator:
     ) -> list[RequestOutput]:
         """Continue each prompt and return results in input order.
 
-        A prompt is a text, token ids (an array or tensor of them, too) or one of vLLM's mappings,
+        A prompt is a text, token ids (a sequence, array or tensor), one of vLLM's mappings,
         ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``, or ``{"messages": messages}``, see
         `chat`. A text is put into ``prompt_template``; token ids are read as they are. The results
         have ``prompt`` as it was given and ``prompt_token_ids`` as they were read.
 
-        ``sampling_params``: one for all prompts, or one each. ``cancelled`` is called between
+        ``sampling_params``: one for all prompts, or one for each. ``cancelled`` is called between
         steps; once it returns true, unfinished texts end with finish_reason "abort".
-        ``on_progress`` receives the deltas of each step. ``draft`` replaces the drafts that the
-        generator was opened with, for example ``"own"``, or ``"off"``; it changes no text.
+        ``on_progress`` receives the deltas of each step. ``draft`` overrides the drafts with which
+        the generator was opened, for example ``"own"`` or ``"off"``; it changes no text.
 
-        Raises UsageError, ScheduleError or CapacityError before any work.
+        Raises UsageError, ScheduleError or CapacityError before any work begins.
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
@@ -247,11 +247,11 @@ class Generator:
 
         >>> generator.chat([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=64))
 
-        ``special_tokens``: those that a message spells become ordinary text ("escape"), or the
-        tokens ("allow"). ``chat_template_kwargs``: variables of the template, for example
+        ``special_tokens``: if a message spells one, it becomes ordinary text ("escape") or that
+        token ("allow"). ``chat_template_kwargs``: variables of the template, for example
         ``{"enable_thinking": False}``. With ``continue_final_message`` the last message is the
-        beginning of the answer. The results' ``prompt`` is the rendered text. Otherwise as
-        `generate`, which takes ``{"messages": messages}`` as a prompt, too; raises UsageError where
+        beginning of the answer. The results' ``prompt`` is the rendered text. Everything else is as
+        in `generate`, which also takes ``{"messages": messages}`` as a prompt. Raises UsageError if
         the bundle has no template, and MissingExtraError without jinja2.
         """
         prompts = chat_prompts(
@@ -270,7 +270,7 @@ class Generator:
         )
 
     def fresh_draft_memory(self) -> DraftMemory:
-        """Return what drafts know in the beginning, as `generate_requests` takes it."""
+        """Return a draft memory that has learned nothing yet, for `generate_requests`."""
         return self._loaded.draft_memory.fresh()
 
     def make_requests(
@@ -278,7 +278,7 @@ class Generator:
         prompts: Prompts,
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
     ) -> list[Request]:
-        """Tokenize and check the arguments of ``generate``, and run nothing."""
+        """Tokenize and check the arguments of ``generate`` without running anything."""
         return make_requests(prompts, sampling_params, self.model, self.tokenizer)
 
     def generate_requests(
@@ -291,11 +291,11 @@ class Generator:
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
-        """Run requests that were made before, each with an ``index`` of its own.
+        """Run requests from `make_requests`, each with an ``index`` of its own.
 
-        ``schedules`` has one for each request, see `resolve_schedules`. ``draft_memory`` is what
-        drafts know and learn, in place of the generator's own, e.g. to measure drafts that begin
-        with nothing. Otherwise as `generate`.
+        ``schedules`` has one for each request, see `resolve_schedules`. ``draft_memory`` takes the
+        place of the generator's own, e.g. to measure drafts that begin with nothing. Everything
+        else is as in `generate`.
         """
         loaded = self._loaded.remembering(draft_memory)
         call = Call(
@@ -312,7 +312,7 @@ class Generator:
         draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
-        """Yield each token as it comes, in deltas of whole characters; otherwise as ``generate``.
+        """Yield tokens as they are generated, in deltas of whole characters; else as ``generate``.
 
         Arguments are checked at the call, not at the first delta. Closing the iterator stops the
         work.
@@ -330,7 +330,7 @@ class Generator:
         draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
-        """Stream requests that were made before, as `generate_requests` takes them."""
+        """Stream requests from `make_requests`; the arguments are those of `generate_requests`."""
         steps = Call(self._loaded, requests, schedules, draft, cancelled=cancelled).steps()
         return (delta for deltas, _ in steps for delta in deltas)
 
@@ -342,17 +342,17 @@ class Generator:
         draft_memory: DraftMemory | None = None,
         **changes: Unpack[OpenKeywords],
     ) -> Iterator[RunningBatch]:
-        """Hold this generator for requests that come at any time and run together.
+        """Hold this generator for requests that arrive at any time and run together.
 
-        Up to ``max_batch_size`` rows run at once; see `RunningBatch`. Of the options, which keyword
-        arguments change, those from ``max_prefill_tokens`` on and ``draft`` have an effect:
-        ``max_prefill_tokens`` is 2,048 by default, on a GPU up to 8,192 where it has
-        memory for their activations, and ``max_model_len`` what the bundle holds; TensorRT runs the
+        Up to ``max_batch_size`` rows run at once; see `RunningBatch`. Keyword arguments override
+        ``options``, of which ``draft`` and those from ``max_prefill_tokens`` on have an effect.
+        ``max_prefill_tokens`` is 2,048 by default, on a GPU up to 8,192 if it has memory for their
+        activations. ``max_model_len`` is by default what the bundle holds; TensorRT runs the
         engines of the smallest KV bucket that holds so many positions. ``admission`` is ``fcfs``,
         the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device. With
-        ``prefix_cache`` a prompt on a CPU that begins like an earlier one runs only its rest, and
-        its text stays the same. ``draft`` replaces the drafts that the generator was opened with.
-        ``draft_memory``: as in `generate_requests`.
+        ``prefix_cache``, a prompt on a CPU that begins like an earlier one runs only its rest, and
+        its text stays the same. ``draft`` overrides the drafts with which the generator was
+        opened. ``draft_memory`` is as in `generate_requests`.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
@@ -377,8 +377,8 @@ class Generator:
     ) -> list[ScoreOutput]:
         """Return log-probabilities of given continuations, each at the depth of generating it.
 
-        They equal those of feeding the tokens one by one, but take one pass: each layer runs on the
-        prefix of tokens that are active in it.
+        They equal those of feeding the tokens one by one but take a single pass: each layer runs on
+        the prefix of tokens that are active in it.
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
         lengths = [len(request.token_ids) for request in requests]

@@ -1,4 +1,4 @@
-"""The options with which every part of skipdec opens a bundle: one list, checked in one place."""
+"""The options with which every part of skipdec opens a bundle."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ GENERATOR_OPTIONS = (
 )
 """Options of a command that runs one call after another."""
 
-_MAX_ROWS = integer("max_rows")  # the plan of a batch takes memory for each row before it runs
-_SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # also as texts, for Triton
+_MAX_ROWS = integer("max_rows")  # planning a batch takes memory for each row before it runs
+_SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # Triton passes booleans as texts
 
 
 def _schedule_text(schedule: str | ExitSchedule | None) -> str | None:
@@ -57,7 +57,7 @@ def _from_boolean(value: object) -> object:
 
 
 PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_boolean)]
-"""Who finds kept prefixes: all clients (also True), each client its own, or nobody (False)."""
+"""Who reuses cached prefixes: all clients (or True), each client its own, or nobody (or False)."""
 
 
 class OpenKeywords(TypedDict, total=False):
@@ -93,20 +93,20 @@ class OpenOptions(ValidatedConfig):
     only.
 
     ``schedule`` is the default of all requests: an ExitSchedule or its text; None is the bundle's
-    own. A file that the text names is read here, once. ``threads`` is the size of each engine's
-    thread pool on a CPU, or of the process's one pool in a command or a server. ``kv_memory`` is in
-    bytes, or a text such as ``2GiB``; None allows half of the memory that the process may use, or
-    on a GPU four fifths of what the engines leave free. ``weights``: skipdec's kernels read weights
-    from "mapped" files, which open at once and which processes share, or "copied" into this
-    process's memory, in huge pages, which makes steps faster. ``verify``: "full" hashes weights
-    while they are loaded, "graphs" hashes everything else only. ``max_prefill_tokens`` bounds one
-    call for prompts; a smaller value delays running requests less. ``max_model_len``: on a device
-    each slot has memory for that many positions.
-    ``prefix_cache``: "shared" and "client" keep, in up to a quarter of the KV memory, what prompts
-    began with; True and False mean "shared" and "off". With "shared" a client can learn from the
-    time of its first token what others sent. ``draft`` guesses tokens in advance and checks them:
-    each text stays what it is, see `DraftConfig`. ``kv_shares`` is the number of processes that
-    divide the default of ``kv_memory`` between them.
+    own. If the text names a file, it is read once, here. ``threads`` is the size of each engine's
+    thread pool on a CPU, or of the process's only pool in a command or a server. ``kv_memory`` is
+    in bytes, or a text such as ``2GiB``; None allows half of the memory that the process may use,
+    or on a GPU four fifths of what the engines leave free. ``weights``: skipdec's kernels read
+    weights from "mapped" files, which open at once and are shared by processes, or "copied" into
+    this process's memory, in huge pages, which makes steps faster. ``verify``: "full" hashes
+    weights while they are loaded, "graphs" hashes only everything else. ``max_prefill_tokens``
+    bounds one prefill call; a smaller value delays running requests less. ``max_model_len`` bounds
+    the positions of a request; on a device each slot has memory for that many.
+    ``prefix_cache``: "shared" and "client" cache the beginnings of prompts in up to a quarter of
+    the KV memory; True and False mean "shared" and "off". With "shared" a client can infer from its
+    time to first token what others sent. ``draft`` guesses tokens in advance and checks them, which
+    changes no text, see `DraftConfig`. ``kv_shares`` is the number of processes that divide the
+    default of ``kv_memory`` between them.
     """
 
     schedule: Annotated[
@@ -193,9 +193,9 @@ class OpenOptions(ValidatedConfig):
     def open_backend(self, target: str, *, pool_threads: int | None = None) -> EngineBackend:
         """Make the backend that runs bundles of ``target``.
 
-        With ``pool_threads``, all engines on a CPU share that many threads, the process's only
-        ones. Raises UsageError for options that do not fit the device, for
-        example threads where engines run on a GPU, and EnvironmentMismatchError without the device.
+        With ``pool_threads``, all engines on a CPU share the process's only pool of that many
+        threads. Raises UsageError for options that do not fit the device, such as threads for
+        engines on a GPU, and EnvironmentMismatchError without the device.
         """
         from ..engines.backends.session import open_backend  # imports NumPy
 

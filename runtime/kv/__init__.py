@@ -1,1 +1,1 @@
-"""Key and value memory."""
+"""KV-cache memory."""

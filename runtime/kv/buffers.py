@@ -17,7 +17,7 @@ class KVLayout:
     """Shape of one position of one layer's key (or value) cache, from its engine's spec."""
 
     num_heads: int
-    width: int  # W, elements of a head: D, and its scale's four bytes beside int8 codes
+    width: int  # W, elements of a head: D, plus 4 bytes of scale if they are int8
     dtype: DType
 
     @classmethod
@@ -49,7 +49,7 @@ class KVMemory:
 
 
 def size_class(size: int, least: int) -> int:
-    """Round up to one of four sizes an octave, at most 25 % more; ``least``: a power of two.
+    """Round up to one of four sizes per octave, at most 25 % more; ``least`` is a power of two.
 
     >>> [size_class(size, 16) for size in (3, 17, 33, 129, 1000)]
     [16, 20, 40, 160, 1024]
@@ -72,10 +72,10 @@ def pooled_size(nbytes: int) -> int:
 class BufferPool:
     """Keeps released buffers and hands them out again to requests of the same size class.
 
-    ``limit`` bounds all bytes held; None is no bound. The pool never holds more than was in use at
-    once since the last ``trim``, or ``least_idle``: an allocation beyond that first frees the
-    buffers that have been idle longest. With ``keeps_idle`` it frees them only at the limit. A
-    buffer goes back to the ``user`` that had it last if possible, so that a repeated call finds the
+    ``limit`` bounds all bytes held; None means no bound. The pool never holds more than was in use
+    at once since the last ``trim``, or ``least_idle``: an allocation beyond that first frees the
+    buffers that have been idle longest. With ``keeps_idle`` it frees them only at the limit. If
+    possible, a buffer goes back to the ``user`` that had it last, so that a repeated call gets the
     same addresses. ``on_free`` is called with each buffer before it is freed.
     """
 
@@ -97,13 +97,13 @@ class BufferPool:
         self.idle_bytes = 0  # held for later calls
         self.in_use_bytes = 0
         self.peak_bytes = 0  # since ``reset_peak``
-        self._most_bytes = 0  # in use at once, since ``trim``
+        self._most_bytes = 0  # maximum in use at once since ``trim``
 
     def acquire(self, nbytes: int, user: str = "") -> Buffer:
         """Return a flat buffer of ``pooled_size(nbytes)`` bytes, contents undefined.
 
-        Raises CapacityError if the limit would be passed even with no idle buffer left, or there
-        is no such memory; the account then stays as it was.
+        Raises CapacityError, with the counts unchanged, if the limit would be exceeded even without
+        idle buffers, or the memory can't be allocated.
         """
         size = pooled_size(nbytes)
         if self.limit is not None and self.in_use_bytes + size > self.limit:
@@ -133,7 +133,7 @@ class BufferPool:
         self.peak_bytes = self.in_use_bytes
 
     def end_call(self) -> None:
-        """Count nothing as in use: an interrupted call may have lost buffers unreleased."""
+        """Count nothing as in use, as an interrupted call may not have released its buffers."""
         self.in_use_bytes = 0
 
     def trim(self) -> None:
@@ -143,7 +143,7 @@ class BufferPool:
         self._most_bytes = self.in_use_bytes
 
     def _idle_allowed(self) -> int:
-        """Return how many bytes may be idle beside those in use."""
+        """Return how many bytes may be idle in addition to those in use."""
         most = max(self._most_bytes, self._least_idle)
         if self.limit is not None:
             most = self.limit if self._keeps_idle else min(most, self.limit)
@@ -163,7 +163,7 @@ class BufferPool:
     def _take_idle(self, size: int, user: str) -> Buffer | None:
         """Return an idle buffer of ``size`` bytes, preferably the one that ``user`` had.
 
-        Returns None if there is none, or only others' and there is room to keep them idle.
+        Returns None if there is none, or if only other users had them and they may stay idle.
         """
         others: int | None = None
         for index, (buffer, owner) in enumerate(self._idle):
@@ -190,7 +190,7 @@ def pair_bytes(layout: KVLayout, size: tuple[int, int]) -> int:
 class CachePair:
     """Key and value [rows, N, T, W]; the pool knows their memory by ``user``.
 
-    ``size`` are rows and positions as they were asked for; T may be larger.
+    ``size`` has the requested rows and positions; T may be larger.
     """
 
     user: str
@@ -211,9 +211,9 @@ class CachePair:
         *,
         fills: bool = False,
     ) -> Self:
-        """Take both from ``pool``, contents undefined. Raises CapacityError and takes neither.
+        """Take both from ``pool``, contents undefined; CapacityError, taking neither, if it can't.
 
-        If it ``fills`` its buffers, T is all that they hold, so that calls of similar lengths have
+        With ``fills``, T is as large as the buffers allow, so that calls of similar lengths have
         the same shapes.
         """
         nbytes = layout.nbytes(rows, capacity)

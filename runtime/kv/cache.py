@@ -1,4 +1,4 @@
-"""KV caches: those of prompts that run, and slots of rows that come and go."""
+"""KV caches: those of prompts while they run, and the slots of a batch's rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .plans import Capacities, KVPlan, SlotMemory
 
 
 class KVCache:
-    """Holds the caches of prompts that run: one per layer, or a scratch pair for all in turn.
+    """Holds the caches of prompts that run: one per layer, or a scratch pair that all layers share.
 
     The arrays belong to ``pool``; bindings to them must be dropped before ``close`` gives them
     back. As a context manager it closes on exit.
@@ -71,7 +71,7 @@ class KVCache:
 
 @dataclass
 class _Slots:
-    """One layer: reserved positions by row, the rows in slots 0 … n-1, and the buffers."""
+    """A layer's reserved positions by row, the rows in its slots 0 … n-1, and its buffers."""
 
     reserved: dict[int, int] = field(default_factory=dict)  # row -> positions
     residents: list[int] = field(default_factory=list)  # rows by slot
@@ -81,11 +81,11 @@ class _Slots:
 class SlotCache:
     """Keys and values of all rows that run, layer by layer.
 
-    A layer's residents lie in its slots 0 … n-1, so that the first n of one buffer are what the
-    layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
-    positions move into the gap, in that layer alone. Rows reserve all that they will need when they
-    are admitted. ``memory`` computes the size of buffers, which grow one layer at a time and are
-    given back when a layer has no reservation left, unless the cache ``keeps`` them.
+    A layer's residents lie in its slots 0 … n-1, so that the layer is bound to the first n slots of
+    one buffer. A row enters at the tail; when it leaves a layer, the last resident's positions move
+    into the gap, in that layer alone. When rows are admitted, they reserve all that they will need.
+    ``memory`` computes the size of buffers, which grow one layer at a time and are given back when
+    a layer has no reservation left, unless the cache ``keeps`` them.
 
     Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
     slots 0, 1.
@@ -98,7 +98,7 @@ class SlotCache:
         self.layout = memory.layout
         self.limit = memory.limits.kv_bytes
         self.version = 0  # incremented when a row enters or leaves a layer or a buffer moves
-        self.planned_bytes = 0  # maximum that a reservation needed at once, growing included
+        self.planned_bytes = 0  # maximum that a reservation needed at once, including growth
         self._pool = pool
         self._keeps = keeps
         self._layers = [_Slots() for _ in range(memory.num_cached)]
@@ -124,14 +124,14 @@ class SlotCache:
         return self._slots(layer, 0, rows)
 
     def fits(self, capacities: Sequence[Capacities], prompt_bytes: int) -> bool:
-        """Return True if rows of these capacities can be reserved together, beside those that are.
+        """Return True if rows of these capacities can be reserved in addition to all others.
 
-        ``prompt_bytes`` is what their prompts take from the pool besides, while they run.
+        ``prompt_bytes`` is what their prompts take from the pool while they run.
         """
         return self.bytes_with(capacities, prompt_bytes) <= self.limit
 
     def bytes_with(self, capacities: Sequence[Capacities], prompt_bytes: int) -> int:
-        """Return the bytes in use at most once these rows are reserved, growing included."""
+        """Return the most bytes in use once these rows are reserved, including growth."""
         total = growth = 0
         for layer, slots in enumerate(self._layers):
             new = [one[layer] for one in capacities if one[layer]]
@@ -142,7 +142,7 @@ class SlotCache:
         return total + max(growth, prompt_bytes)
 
     def reserve(self, capacities: Mapping[int, Capacities], prompt_bytes: int) -> None:
-        """Reserve for rows, by their numbers, what `fits` accepted."""
+        """Reserve capacities, by row number, that `fits` accepted."""
         planned = self.bytes_with(list(capacities.values()), prompt_bytes)
         self.planned_bytes = max(self.planned_bytes, planned)
         for layer, slots in enumerate(self._layers):
@@ -188,7 +188,7 @@ class SlotCache:
         self._lengths.pop(row, None)
 
     def fork(self, row: int, copies: Sequence[int]) -> None:
-        """Copy a row to others that have reserved as much, in each layer where it resides."""
+        """Copy a row to others with equal reservations, in each layer where it resides."""
         length = self._lengths[row]
         for layer, slots in enumerate(self._layers):
             if row not in slots.residents:
@@ -222,7 +222,7 @@ class SlotCache:
 
     def _copy(self, slots: _Slots, source: int, target: int, length: int) -> None:
         assert slots.pair is not None
-        held = min(length, slots.pair.size[1])  # a row that is about to leave may be longer
+        held = min(length, slots.pair.size[1])  # a row about to leave the layer may be longer
         slots.pair.copy_row(self._pool, source, target, held)
 
     def _grow(self, layer: int) -> None:
@@ -232,7 +232,7 @@ class SlotCache:
         if slots.pair is not None and slots.pair.size == size:
             return
         self.version += 1
-        fills = self.memory.limits.capacity is None  # else it is that of the engines
+        fills = self.memory.limits.capacity is None  # else T is the engines' capacity
         pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}", fills=fills)
         if slots.pair is not None:
             for slot, row in enumerate(slots.residents):
@@ -249,7 +249,7 @@ class SlotCache:
         slots.pair = None
 
     def _size(self, reserved: Iterable[int], pair: CachePair | None) -> tuple[int, int]:
-        """Return rows and positions of buffers for what is reserved, never below the present."""
+        """Return rows and positions of buffers for what is reserved; they never shrink."""
         capacities = list(reserved)
         held_rows, held_positions = (0, 0) if pair is None else pair.size
         if not capacities:

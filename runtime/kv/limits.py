@@ -13,7 +13,7 @@ from .buffers import size_class
 
 # Enough tokens for matrix products to run at full speed; more would only cost activation memory.
 MAX_PREFILL_TOKENS = integer("default_max_prefill_tokens")
-# A device is idle between two calls: 64 prompts of 128 tokens are done sooner in one than in four.
+# A device is idle between calls: 64 prompts of 128 tokens take less time in one call than in four.
 _MOST_DEVICE_TOKENS = 4 * MAX_PREFILL_TOKENS
 # Each layer's session keeps what it allocated for its longest call. Per token and element of the
 # hidden state: two bytes each for products, biases and activations, four inside norms.
@@ -25,12 +25,11 @@ class Limits:
     """The limits of all batches of a bundle, or of one batch.
 
     Up to ``max_rows`` completions run at once, each with up to ``max_positions`` tokens of prompt
-    and text, in ``kv_bytes`` of KV memory. One call for prompts takes up to ``prefill_tokens``, of
-    at most ``prefill_rows`` prompts of up to ``prompt_tokens`` each, where the engines were built
-    for so many. ``kv_buckets`` are the static capacities of the engines, ascending, or empty where
-    they take any capacity. With ``pads_rows``, on a device, steps run on 1, 2, 4, … rows, and all
-    slots of a batch have ``capacity`` positions, with room for padding where rows feed several
-    tokens.
+    and text, in ``kv_bytes`` of KV memory. One prefill call takes up to ``prefill_tokens``, from at
+    most ``prefill_rows`` prompts of up to ``prompt_tokens`` each, if the engines were built for
+    limits. ``kv_buckets`` are the static capacities of the engines, ascending, or empty if they
+    take any capacity. With ``pads_rows``, on a device, steps run on 1, 2, 4, … rows, and all slots
+    of a batch have ``capacity`` positions, including padding if rows feed several tokens.
     """
 
     max_rows: int
@@ -45,7 +44,7 @@ class Limits:
 
     @classmethod
     def of(cls, manifest: Manifest, *, max_rows: int, kv_bytes: int, on_device: bool) -> Self:
-        """Return the limits of a bundle's engines; TensorRT's were built for limits of their own.
+        """Return the limits of a bundle's engines, with those that TensorRT's were built for.
 
         Raises UsageError if ``max_rows`` is more than the engines were built for.
         """
@@ -72,7 +71,7 @@ class Limits:
     def of_batch(self, max_model_len: int | None) -> Self:
         """Return the limits of a batch whose rows have up to ``max_model_len`` positions.
 
-        None allows as many as the engines hold. Raises UsageError for more than that.
+        None allows as many as the engines hold. Raises UsageError for more.
         """
         positions = self.max_positions if max_model_len is None else max_model_len
         if positions > self.max_positions:
@@ -83,10 +82,10 @@ class Limits:
         return self._of(self.max_rows, positions, positions)
 
     def of_call(self, rows: int, positions: int) -> Self:
-        """Return the limits of a batch that runs ``rows`` rows of up to ``positions``, no others.
+        """Return the limits of a batch that only runs ``rows`` rows of up to ``positions``.
 
-        Capacities come in few sizes, so that calls of similar lengths reuse the same bindings. The
-        running batch refuses requests that are too long for any capacity.
+        There are few sizes of capacity, so that calls of similar lengths reuse the same bindings.
+        The running batch refuses requests that are too long for any capacity.
         """
         rows = self.padded_rows(max(1, min(self.max_rows, rows)))
         positions = min(positions, self.max_positions)
@@ -109,7 +108,7 @@ class Limits:
 
     @property
     def chunk_tokens(self) -> int:
-        """The most tokens of one prompt that a call takes; longer ones run in chunks."""
+        """The most tokens of one prompt in a call; longer prompts run in chunks."""
         return min(self.prefill_tokens, self.prompt_tokens or self.prefill_tokens)
 
     def kv_bucket(self, positions: int) -> int | None:
@@ -144,7 +143,7 @@ def capacity_class(positions: int, most: int) -> int:
 
 
 def device_prefill_tokens(model: ModelSpec, nbytes: int) -> int:
-    """Return the tokens of a call for prompts whose activations take up to ``nbytes`` on a device.
+    """Return the tokens of a prefill call whose activations take up to ``nbytes`` on a device.
 
     It is 2,048, 4,096 or 8,192; opt-1.3b's need 19.3 GB for the last.
     """

@@ -27,7 +27,7 @@ Capacities = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KVPlan:
-    """Capacities of the caches of prompts that run, in positions.
+    """Capacities, in positions, of the caches of prompts while they run.
 
     ``capacities[l]`` is 0 for a layer that runs in the prompt only; one scratch pair of
     ``scratch_rows`` x ``scratch_capacity`` serves such layers. ``bucket`` is the static capacity
@@ -51,7 +51,7 @@ class KVPlan:
 
     @property
     def nbytes(self) -> int:
-        """The largest number of bytes that the batch takes from the pool at once."""
+        """The maximum number of bytes taken from the pool at once."""
         sizes = [(self.rows, capacity) for capacity in self.capacities if capacity]
         if self.scratch_capacity:
             sizes.append((self.scratch_rows, self.scratch_capacity))
@@ -60,10 +60,10 @@ class KVPlan:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A row that begins: its number, its prompt, and the KV positions that it reserves per layer.
+    """A new row: its number, its prompt, and the KV positions that it reserves per layer.
 
-    ``copies`` are the numbers of rows that continue the same prompt (its further completions).
-    ``owner`` names whose prefixes the prompt may use, see `PrefixCache`.
+    ``copies`` are the numbers of the rows for the prompt's other completions. ``owner`` names whose
+    prefixes the prompt may use, see `PrefixCache`.
     """
 
     row: int
@@ -97,10 +97,10 @@ class PromptRow:
 class SlotMemory:
     """Computes the KV memory that rows need in the slots of a batch; allocates nothing.
 
-    Buffers have rows and positions in few sizes, so that they seldom grow; ``exact`` ones, on the
-    host, are what is reserved, which is cheapest when the longest request comes first. There are
-    at least ``least_rows`` rows. With ``has_draft_layer`` rows have one more capacity, that of the
-    draft layer behind the model's ``num_layers``.
+    Rows and positions of buffers are rounded up to few sizes, so that buffers seldom grow. With
+    ``exact``, on the host, they are exactly what is reserved, which is cheapest if the longest
+    request comes first. There are at least ``least_rows`` rows. With ``has_draft_layer`` rows have
+    one more capacity, that of the draft layer after the model's ``num_layers``.
     """
 
     limits: Limits
@@ -112,11 +112,11 @@ class SlotMemory:
 
     @property
     def num_cached(self) -> int:
-        """The number of layers that have slots, a draft layer included."""
+        """The number of layers that have slots, including a draft layer."""
         return self.num_layers + self.has_draft_layer
 
     def size(self, rows: int, positions: int) -> tuple[int, int]:
-        """Return a layer's rows and positions where ``rows`` reserve up to ``positions``."""
+        """Return a layer's rows and positions if ``rows`` rows reserve up to ``positions``."""
         if self.exact:
             return rows, positions
         rows = max(self.least_rows, row_class(rows, self.limits.max_rows))
@@ -132,7 +132,7 @@ class SlotMemory:
     ) -> PromptRow:
         """Make the rows that continue a prompt by up to ``max_tokens`` tokens each.
 
-        A draft layer holds entries of all of these tokens but the last, and none of the prompt.
+        A draft layer holds entries for all of these tokens but the last, and none for the prompt.
         """
         num_fed = max(0, max_tokens - 1)  # the last token is never fed back
         lengths = schedule.active_lengths(len(tokens), num_fed)
@@ -163,9 +163,9 @@ class SlotMemory:
             )
 
     def scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
-        """Plan the one pair that the layers share which not all rows keep after their prompts."""
+        """Plan the scratch pair of all layers that some row does not keep after its prompt."""
         layers = range(self.num_layers)
-        # A scheduler plans ever larger groups, mostly of rows that are alike.
+        # A scheduler plans ever larger groups, mostly of equal rows.
         kinds = {(id(row.schedule), len(row.tokens), row.capacities): row for row in rows}.values()
         longest = max(
             (
@@ -184,7 +184,7 @@ class SlotMemory:
         )
 
     def chunk_plan(self, row: PromptRow) -> KVPlan:
-        """Plan the caches of a prompt in chunks: every layer keeps what it has seen so far."""
+        """Plan the caches of a prompt in chunks: every layer keeps all earlier positions."""
         return KVPlan(
             self.layout,
             rows=1,

@@ -1,4 +1,4 @@
-"""The prefix cache: keys and values of prompts' first tokens, so that they are computed once."""
+"""The prefix cache: keys and values of the first tokens of prompts, kept for later prompts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BLOCK_TOKENS = integer("prefix_block_tokens")
 
 @dataclass(eq=False)
 class _Block:
-    """The tokens of a prompt behind those of ``parent``, and their keys and values in all layers.
+    """The tokens of a prompt after those of ``parent``, with their keys and values in all layers.
 
-    The first block of a prompt has its owner as parent.
+    The parent of a prompt's first block is its owner.
     """
 
     parent: _Block | str
@@ -33,15 +33,15 @@ class _Block:
 class PrefixCache:
     """Keeps keys and values of prompts' prefixes in all layers; evicts the least recently used.
 
-    Where every layer runs the whole prompt, a position's keys and values depend only on the tokens
-    up to it. So a prompt with a known prefix takes them over and runs the rest.
+    If every layer runs the whole prompt, a position's keys and values depend only on the tokens up
+    to it. So a prompt with a cached prefix reuses them and runs only the rest.
 
     >>> blocks = cache.find([*system, *question])  # after a prompt that began with ``system``
     >>> len(blocks) * BLOCK_TOKENS
     64
 
-    A prompt finds only the prefixes of its ``owner``. Clients that must not learn from latency
-    what others sent are owners of their own.
+    A prompt finds only the prefixes of its ``owner``. Clients that must not infer from latency what
+    others sent have owners of their own.
 
     ``pool`` owns the memory; `set_limit` bounds how much of it is kept. Host memory only.
     """
@@ -53,7 +53,7 @@ class PrefixCache:
         self._block_bytes = pooled_size(2 * num_layers * layout.nbytes(1, BLOCK_TOKENS))
         self._blocks: OrderedDict[tuple[_Block | str, tuple[int, ...]], _Block] = OrderedDict()
         self._limit = 0
-        self._num_held = 0  # blocks, those of recordings included
+        self._num_held = 0  # blocks, including those of recordings
 
     @property
     def nbytes(self) -> int:
@@ -76,12 +76,12 @@ class PrefixCache:
             self._blocks.move_to_end(key)
             parent = block = self._blocks[key]
             found.append(block)
-        for block in reversed(found):  # a block is used as recently as those behind it
+        for block in reversed(found):  # a block is used as recently as the blocks after it
             self._blocks.move_to_end((block.parent, block.tokens))
         return found
 
     def record(self, tokens: Sequence[int], owner: str = "") -> Recording:
-        """Begin to keep the whole blocks of a prompt that are new, as far as there is room."""
+        """Begin to record the prompt's new whole blocks, as far as there is room."""
         known = self.find([*tokens, 0], owner)
         parent: _Block | str = known[-1] if known else owner
         new: list[_Block] = []
@@ -90,7 +90,7 @@ class PrefixCache:
                 break
             try:
                 memory = self._pool.acquire(self._block_bytes, "prefix")
-            except CapacityError:  # the machine has no more, which rows can do without
+            except CapacityError:  # out of memory; rows can do without the cache
                 break
             self._num_held += 1
             values = cast(Array, self._pool.memory.tensor(memory, self._shape, self._layout.dtype))
@@ -100,7 +100,7 @@ class PrefixCache:
         return Recording(self, len(known) * BLOCK_TOKENS, new)
 
     def keep(self, blocks: Sequence[_Block]) -> None:
-        """Add blocks of a recording; free those that were added by another one meanwhile."""
+        """Add a recording's blocks; free those that another recording has added meanwhile."""
         is_known = False
         for block in blocks:
             key = block.parent, block.tokens
@@ -124,7 +124,7 @@ class PrefixCache:
         self._blocks.clear()
 
     def _make_room(self, nbytes: int, spare: Sequence[_Block] = ()) -> bool:
-        """Evict least recently used blocks but ``spare`` until ``nbytes`` more fit the limit."""
+        """Evict least recently used blocks, except ``spare``, until ``nbytes`` more fit."""
         while self.nbytes + nbytes > self._limit:
             oldest = next(
                 (
@@ -169,7 +169,7 @@ class Recording:
         self._blocks = ()
 
     def give_up(self) -> None:
-        """Free the blocks of a prompt that did not finish; no effect after `commit`."""
+        """Free the blocks if the prompt did not finish; no effect after `commit`."""
         self._cache.drop(self._blocks)
         self._blocks = ()
 

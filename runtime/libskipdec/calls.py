@@ -23,7 +23,7 @@ _PROGRAM = "skipdec-calls"
 
 @dataclass(frozen=True)
 class NativeRun:
-    """One call: what it wrote, and where its time went.
+    """One call: its outputs, and where its time went.
 
     ``draft_seconds`` are part of ``decode_seconds``.
     """
@@ -53,7 +53,7 @@ class NativeCalls:
     ) -> Iterator[NativeCalls]:
         """Start the program on ``bundle``; it ends with the block.
 
-        With a ``draft``, also "off", each client has n-grams of its own, and keeps its prefixes.
+        With a ``draft``, even "off", each client has its own n-grams and cached prefixes.
         Raises EnvironmentMismatchError if it was not compiled or can't open the bundle.
         """
         program = native_paths().executable.with_name(_PROGRAM)
@@ -79,7 +79,7 @@ class NativeCalls:
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
     ) -> list[RequestOutput]:
-        """Return what `run` writes."""
+        """Return the outputs of `run`."""
         return self.run(prompts, params, schedule=schedule).outputs
 
     def run(
@@ -92,8 +92,8 @@ class NativeCalls:
     ) -> NativeRun:
         """Continue each prompt by up to ``params.max_tokens`` tokens, in one batch.
 
-        Drafts know the texts of earlier calls of ``client``. Raises UsageError unless ``params``
-        are greedy and have ``max_tokens``.
+        Drafts know the texts of the client's earlier calls. Raises UsageError unless ``params`` are
+        greedy and have ``max_tokens``.
         """
         if not (params.greedy and params.max_tokens):
             raise UsageError("native calls", "are greedy, with max_tokens")

@@ -6,8 +6,8 @@ CPU's widest vectors, and the C library's memcmp, which reads two streams at a t
 its page sizes decide which one wins.
 
 Memory bandwidth drifts, above all on shared hosts (80 and 50 GB/s were measured a minute apart), so
-a comparison takes the best of at least ten passes, interleaved with the measured work. A fraction
-of the bandwidth above 1.0 means that the probe is too slow.
+a comparison takes the best of at least ten passes, interleaved with the measured work. If an
+engine's fraction of the bandwidth is above 1.0, the probe is too slow.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ...engines.host.processor import available_cores
 PROBE_BYTES = 2**30
 PASSES = 10
 _HUGE_PAGE = 2**21
-_COPIES = 8  # per pass, so that starting it and waiting for it don't count
-_RUN_BYTES = 2**20  # rows of the strided copy, which is contiguous
+_COPIES = 8  # per pass, so that the time to start and to wait is negligible
+_RUN_BYTES = 2**20  # length of a row of the strided copy, which is contiguous
 
 Reader = Callable[[int, int], None]
 
@@ -230,7 +230,7 @@ class DeviceBandwidthProbe(Probe):
 
 
 def open_probe(device: Device | None, threads: int | None = None) -> Probe:
-    """Return the probe for engines on ``device``, or on a CPU with ``threads``, None: all cores."""
+    """Return the probe for engines on ``device``, else on a CPU with ``threads`` or all cores."""
     if device is None:
         return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
     return DeviceBandwidthProbe(device)

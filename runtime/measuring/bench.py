@@ -1,6 +1,6 @@
-"""Benchmark of generation as a user calls it: schedules side by side, by the one meter.
+"""Benchmark of generation as a user calls it: all schedules in turn, timed by `meter`.
 
-The bandwidth probe takes a pass behind each of the first turns.
+The bandwidth probe makes a pass after each of the first turns.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Run:
 
     wall_seconds: float
     time_to_first_token: float  # of the row that waited longest
-    step_seconds: tuple[float, ...]  # until the last row had its token
+    step_seconds: tuple[float, ...]  # each until the last row had its token
     layers_per_token: tuple[int, ...]
     prompt_lengths: tuple[int, ...] = ()
 
     @property
     def decode_seconds(self) -> float:
-        """All steps after the prompt."""
+        """The seconds of all steps after the prompt."""
         return sum(self.step_seconds)
 
 
@@ -66,14 +66,14 @@ class Measurement:
     step_milliseconds_p95: float
     tokens_per_second: float  # of all rows, whole call, median
     wall_seconds: float  # whole call, median
-    turns: int  # that each schedule had
+    turns: int  # of each schedule
     speedup: Ratio  # whole call, prompt included
     decode_speedup: Ratio  # steps after the prompt
     bytes_ratio: float  # bytes that those steps read, full depth ÷ this schedule
     runtime: str  # python or native
-    of_python: float | None  # native only: seconds of steps over those of Python's run before
+    of_python: float | None  # native only: seconds of its steps ÷ those of Python
     bytes_per_step: int  # mean, weights, scales and KV
-    bandwidth_fraction: float  # bytes per second of a turn's steps / of the pass behind it
+    bandwidth_fraction: float  # bytes per second of a turn's steps ÷ those of the pass after it
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class BenchReport:
     measurements: tuple[Measurement, ...]
     bandwidth_bytes_per_second: float  # best pass
     bandwidth_passes: int
-    probe_is_valid: bool  # False: a fraction is above 1, so all are meaningless
+    probe_is_valid: bool  # False if a fraction is above 1, which makes all of them meaningless
 
 
 _Key = tuple[str, ExitSchedule, str]  # runtime; "call" or "steps"
@@ -99,9 +99,9 @@ def run_benchmark(
     """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
 
     ``probe`` should have as many threads as the engines; None opens one for the device or for all
-    cores. ``events`` gets each batch size. ``native`` runs each call again after ``generator``, for
-    comparison. Raises what ``Generator.generate`` raises, e.g. UsageError for a prompt that is too
-    long.
+    cores. ``events`` receives each batch size. ``native`` runs each call again after ``generator``,
+    for comparison. Raises what ``Generator.generate`` raises, e.g. UsageError for a prompt that is
+    too long.
     """
     if probe is None:
         with open_probe(generator.device) as own:
@@ -173,13 +173,13 @@ class _Benchmark:
         self._runs: dict[tuple[str, ExitSchedule], list[Run]] = {
             (runtime, schedule): [] for schedule in self._schedules for runtime in timed
         }
-        self._bandwidths: list[float] = []  # behind the first turns
+        self._bandwidths: list[float] = []  # measured after the first turns
         self._step_bytes = cache(self._count_step_bytes)
 
     def measure(self) -> list[Measurement]:
         """Warm up, take turns, and return a measurement per schedule and runtime."""
         warmup = self._config.num_tokens if self._on_device else _WARMUP_TOKENS
-        for schedule in self._schedules:  # on a device all plans, so that graphs are captured
+        for schedule in self._schedules:  # on a device all plans run, so that graphs are captured
             for engine in self._timed.values():
                 timed_run(engine, self._batches[0], schedule, warmup)
         pairs = [
@@ -216,7 +216,7 @@ class _Benchmark:
     def _speedup(
         self, part: str, runtime: str, schedule: ExitSchedule, turns: Turns[_Key]
     ) -> Ratio:
-        """Return the speed-up of ``part``, unless layers can't give so much."""
+        """Return the speed-up of ``part``, unless it is more than fewer layers can give."""
         first = 0 if part == "call" else 1  # the prompt yields the first token
         full, own = (
             sum(sum(run.layers_per_token[first:]) for run in self._runs[runtime, each])

@@ -1,4 +1,4 @@
-"""Configurations of a benchmark, and of what inspect predicts."""
+"""Configurations of a benchmark and of the predictions of inspect."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _NumTokens = Annotated[
 class BenchConfig(ValidatedConfig):
     """Measurements of a benchmark.
 
-    ``schedules`` are texts, by default the bundle's own; full depth is always measured, too. With
-    ``drafts`` each is measured beside no drafts, at ``schedules``, by default full depth only.
+    ``schedules`` are texts, by default the bundle's own; full depth is always measured, too. Each
+    of ``drafts`` is compared with no drafts at ``schedules``, by default at full depth only.
     """
 
     batch_sizes: Annotated[
@@ -66,7 +66,7 @@ class BenchConfig(ValidatedConfig):
     @field_validator("drafts")
     @classmethod
     def _canonical(cls, drafts: tuple[str, ...]) -> tuple[str, ...]:
-        """Check each text; "off" is measured in any case."""
+        """Check each text; "off" is left out because it is always measured."""
         return canonical_drafts(drafts)
 
     def _problems(self) -> Iterator[str]:
@@ -83,7 +83,7 @@ class BenchConfig(ValidatedConfig):
 
 
 def _has_ngrams(text: str) -> bool:
-    """Return whether drafts are, or with ``auto`` may be, n-grams of texts."""
+    """Return whether drafts use, or with ``auto`` may use, n-grams of earlier texts."""
     draft = None if is_auto(text) else parse_draft(text)
     return draft is None or not all(part.runs_layers for part in draft.parts)
 

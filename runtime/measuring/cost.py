@@ -13,8 +13,8 @@ from ...engines.targets import target_of
 from ..kv.buffers import KVLayout
 from ..schedule import ExitSchedule, LayerPlan
 
-_CACHED_BYTES = 8 << 20  # of a step: caches hold so much of a small model at any depth
-_BEYOND_BYTES = 2.5  # 1.8 to 2.2 were measured where only the fewer layers fit into a cache
+_CACHED_BYTES = 8 << 20  # steps that read no more than this are served by caches at any depth
+_BEYOND_BYTES = 2.5  # 1.8 to 2.2 were measured if only the fewer layers fit into a cache
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class StepCost:
 
     @property
     def total(self) -> int:
-        """The sum of both."""
+        """The sum of weights and KV caches."""
         return self.weights + self.kv
 
 
@@ -35,7 +35,7 @@ class RunningStep:
     """Bytes that a step of a running batch reads, expected over the positions of its rows."""
 
     weights: float  # of embedding, head, and each layer that any row runs
-    shared: float  # the same, with each layer's bytes scaled by the share of rows that run it
+    shared: float  # the same if each layer counts by the share of rows that run it
     kv: float  # of all rows
 
 
@@ -97,7 +97,7 @@ class CostModel:
         for index in range(steps):
             for layer in schedule.plan(index).layers:
                 counts[layer] += 1
-        # in integers, so that schedules with equally many layers have exactly equal costs
+        # In integers, so that schedules with equally many layers have exactly equal costs.
         ways = steps**slots
         read = sum(
             weights * (ways - (steps - count) ** slots)
@@ -112,8 +112,8 @@ class CostModel:
     ) -> float:
         """Return the bytes of a `running_step` ÷ those of one that shares all reads.
 
-        It is 1.0 for one slot, and at a constant depth. With many slots and only weights it is the
-        largest depth over the mean: a linear fall from 16 layers to 8 gives 16 / 12 = 1.33.
+        It is 1.0 for one slot, and for a constant depth. With many slots and only weights it is the
+        largest depth over the mean depth: a linear fall from 16 layers to 8 gives 16 / 12 = 1.33.
         """
         step = self.running_step(schedule, prompt_length, num_tokens, slots)
         return (step.weights + step.kv) / (step.shared + step.kv)
@@ -148,8 +148,9 @@ class CostModel:
     def most_speedup(self, schedule: ExitSchedule, layers: float) -> float:
         """Return the most that ``schedule`` can gain over full depth.
 
-        ``layers`` are those run at full depth ÷ at ``schedule``, which embedding, head and all else
-        only lower. More comes of prompts that skip layers, and of caches that fewer layers fit.
+        ``layers``: the number of layers run at full depth ÷ at ``schedule``. Embedding, head and
+        all other work only lower the gain; prompts that skip layers, and caches that hold only the
+        fewer layers, may raise it.
         """
         most = layers
         if schedule.prompt != "full":
@@ -164,8 +165,8 @@ class CostModel:
 def _widening(manifest: Manifest, engine: EngineSpec) -> int:
     """Return the ratio of the weights of ``engine`` in memory to those on disk, on a CPU.
 
-    ONNX Runtime's CPU provider has no float16 matrix product, so such weights become float32. Our
-    own kernels read them unchanged.
+    ONNX Runtime's CPU provider has no float16 matrix product, so such weights become float32.
+    skipdec's kernels read them unchanged.
     """
     widened = (
         target_of(manifest.target).widens_float16

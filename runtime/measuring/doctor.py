@@ -23,7 +23,7 @@ from .bandwidth import measure_bandwidth
 if TYPE_CHECKING:
     from ...engines.trt.library import TensorRtTarget
 
-# flags that select integer and half-precision kernels
+# Flags that select integer and half-precision kernels.
 _RELEVANT_FLAGS = (
     "avx2",
     "avx_vnni",
@@ -61,7 +61,7 @@ _TENSORRT_TARGETS: tuple[TensorRtTarget, ...] = ("tensorrt", "tensorrt-rtx")
 def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> dict[str, Any]:
     """Return versions, processor, GPUs and missing parts as a JSON object.
 
-    ``threads`` measure the bandwidth, None: all cores. That takes about a second and 1 GiB of
+    ``threads`` measure the bandwidth; None means all cores. That takes about a second and 1 GiB of
     memory; ``bandwidth=False`` omits it. Raises UsageError for more threads than processors.
     """
     for problem in thread_problems(threads):

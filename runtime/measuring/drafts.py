@@ -1,4 +1,4 @@
-"""Benchmark of drafts: the same texts with and without them, by the one meter."""
+"""Benchmark of drafts: the same texts with and without them, timed by `meter`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .prompts import Batch, batches
 
 _WARMUP_TOKENS = 8
 _RANDOM_BATCHES = 8
-_PASSES = count()  # through all prompts, in this process
+_PASSES = count()  # numbers this process's passes through all prompts
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class DraftMeasurement:
     acceptance: float | None  # of drafted tokens; None if none was drafted
     draft_share: float  # seconds of drafting ÷ those of all steps
     wall_seconds: float  # whole call, median
-    turns: int  # that each draft had
+    turns: int  # of each draft
     gain: Ratio  # whole call, prompt included
     decode_gain: Ratio  # steps after the prompt
     runtime: str  # python or native
-    of_python: float | None  # native only: seconds of steps over those of Python's run before
+    of_python: float | None  # native only: seconds of its steps ÷ those of Python
 
 
 _Variant = tuple[str, str]  # draft and runtime
-_Key = tuple[str, str, str]  # and "call" or "steps"
+_Key = tuple[str, str, str]  # draft, runtime, and "call" or "steps"
 
 
 @dataclass(frozen=True)
 class DraftedRun:
-    """One run: a completion for each prompt, its times, and the seconds of the whole call."""
+    """One run: a completion for each prompt, and the times of the call."""
 
     completions: tuple[CompletionOutput, ...]
-    decode_seconds: float  # of the steps behind the prompts, with drawing tokens and drafting
+    decode_seconds: float  # of the steps after the prompts, including sampling and drafting
     draft_seconds: float
     wall_seconds: float
 
@@ -65,14 +65,14 @@ def measure_drafts(
     events: Events | None = None,
     native: Mapping[str, NativeCalls] | None = None,
 ) -> tuple[DraftMeasurement, ...]:
-    """Measure each draft of ``config`` beside no drafts, at every schedule and batch size.
+    """Compare each draft of ``config`` with no drafts, at every schedule and batch size.
 
     N-grams of earlier texts are forgotten before each pass through the prompts, so no draft knows a
-    text that it is about to write. Texts of ``config.prompts`` end where they end, others are as
-    long as asked. ``native`` has libskipdec opened with each draft and with "off"; it runs each
-    call again after ``generator``. Raises UsageError or ScheduleError for a draft or a schedule
-    that does not fit before anything runs, what `Generator.running_batch` raises, and SkipDecError
-    if a text differs from the one without drafts.
+    text that it is about to write. Texts of ``config.prompts`` end at an end-of-text token, others
+    have ``config.num_tokens``. ``native`` has libskipdec opened with each draft and with "off"; it
+    runs each call again after ``generator``. Raises UsageError or ScheduleError for a draft or a
+    schedule that does not fit before anything runs, what `Generator.running_batch` raises, and
+    SkipDecError if a text differs from the one without drafts.
     """
     for draft in config.drafts:
         generator.drafts.resolve(draft)
@@ -93,7 +93,7 @@ def measure_drafts(
 class _Benchmark:
     """Calls at one schedule and batch size, with and without drafts.
 
-    What a draft learns of costs and acceptance is its own.
+    Each draft learns costs and acceptance of its own.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class _Benchmark:
         runtimes = ("python", "native") if native else ("python",)
         variants = [(draft, runtime) for draft in self._memories for runtime in runtimes]
         self._runs: dict[_Variant, list[DraftedRun]] = {variant: [] for variant in variants}
-        self._client = ""  # of libskipdec, whose n-grams begin anew with each pass
+        self._client = ""  # in libskipdec; a new one for each pass, so that its n-grams begin anew
 
     def measure(self) -> list[DraftMeasurement]:
         """Warm up, take turns, and return a measurement per draft and runtime."""
@@ -158,7 +158,7 @@ class _Benchmark:
         return DraftedRun(completions, seconds, made.draft_seconds, made.wall_seconds)
 
     def _run_python(self, prompts: Batch, draft: str, params: SamplingParams) -> DraftedRun:
-        """Run ``prompts`` together, with what the draft's memory knows, without a prefix cache."""
+        """Run ``prompts`` together with the draft's own memory and without a prefix cache."""
         memory = self._memories[draft]
         with self._generator.running_batch(
             draft=draft, draft_memory=memory, prefix_cache=False

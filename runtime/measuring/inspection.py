@@ -36,7 +36,7 @@ def inspect_bundle(
 ) -> dict[str, Any]:
     """Describe a bundle and the savings of its schedules, as one JSON object.
 
-    ``schedules`` come after full depth and the bundle's own, by default the common presets.
+    ``schedules``, by default the common presets, come after full depth and the bundle's own.
     ``sections`` are any of engines, io, memory and schedule. ``verify="full"`` also hashes the
     weights. No engine is loaded. Raises BundleError, ScheduleError, and UsageError for an unknown
     section.
@@ -82,7 +82,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
 
 
 def describe_drafts(manifest: Manifest) -> dict[str, Any]:
-    """Return whether drafts are promised to change no text of the bundle, and if not, why."""
+    """Return whether drafts are guaranteed to change no text of the bundle, and if not, why."""
     try:
         DraftResolver(manifest).resolve("own")
     except UsageError as error:
@@ -91,7 +91,7 @@ def describe_drafts(manifest: Manifest) -> dict[str, Any]:
 
 
 def describe_draft_engines(manifest: Manifest) -> dict[str, Any] | None:
-    """Return what the bundle has for drafts alone; None: nothing."""
+    """Describe the engines that only drafts run; None if there are none."""
     trained, head = manifest.trained_draft, manifest.draft_head
     if trained is None and head is None:
         return None
@@ -109,7 +109,7 @@ def describe_draft_engines(manifest: Manifest) -> dict[str, Any] | None:
 def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:
     """Return name, kind, file sizes and bytes read per token of each engine, in running order.
 
-    Engines of drafts come last. The weights of the narrow head are counted as the head's alone.
+    Engines of drafts come last. The weights of the narrow head count as those of the head.
     """
     manifest = bundle.manifest
     sizes = {record.path: record.size for record in manifest.files}
@@ -188,7 +188,7 @@ def _cache_bytes(layout: KVLayout, schedule: ExitSchedule, workload: Workload) -
 def describe_schedules(
     bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
 ) -> list[dict[str, Any]]:
-    """Return mean depth and bytes per step of each schedule, and full depth's bytes over its own.
+    """Return mean depth and bytes per step of each schedule, and full depth's bytes ÷ its bytes.
 
     ``workload.slots`` adds `CostModel.mixing_loss`.
     """

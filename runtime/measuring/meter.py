@@ -1,4 +1,4 @@
-"""The one meter of speed: calls take turns with a reference until their ratio is known.
+"""The meter of all speed-ups: calls take turns with a reference until their ratio is known.
 
 A machine's speed drifts and stalls, above all if others share it: in a window of 27 ms, 2.6 and
 3.6 were measured where 1.5 and 1.9 are true. So a ratio is the median of many rounds, each of which
@@ -19,8 +19,8 @@ from ...engines.host.console import interval
 SECONDS = 20.0  # of a measurement, if its interval stays wide
 _LEAST_SECONDS = 2.0  # a few calls in a row may all be lucky
 _LEAST_TURNS = 3
-_PASSES = 6  # through all items, which have an interval of their own
-_PARTS = 20  # of a pass, whose ratios have an interval if there are fewer passes
+_PASSES = 6  # passes through all items that suffice for an interval
+_PARTS = 20  # of a pass; with fewer passes their ratios make the interval
 _NARROW = 0.04  # width of an interval ÷ its ratio
 _CONFIDENCE = 0.95
 _TOLERANCE = 1.05  # by which noise may exceed what is possible
@@ -33,8 +33,8 @@ Turn = Mapping[Key, float]  # seconds of each part of a turn
 class Ratio:
     """How many times as long the reference takes: the median of rounds, with its interval.
 
-    The interval covers the true median with 95 % confidence, whatever the distribution; it is the
-    range of fewer than 6 rounds. All three are nan if ``disturbed`` says why there is no ratio.
+    The interval covers the true median with 95 % confidence, whatever the distribution. With fewer
+    than 6 rounds it is their range. All three are nan if ``disturbed`` says why there is no ratio.
     """
 
     value: float
@@ -44,7 +44,7 @@ class Ratio:
 
     @classmethod
     def of(cls, rounds: Sequence[float]) -> Ratio:
-        """Return the median of ``rounds`` and its interval, by the ranks that chance allows."""
+        """Return the median of ``rounds`` and its interval, which ends at two of them by rank."""
         ordered, count = sorted(rounds), len(rounds)
         deviations = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
         rank = max(0, math.floor((count - 1 - deviations * math.sqrt(count)) / 2))
@@ -52,17 +52,17 @@ class Ratio:
 
     @property
     def is_narrow(self) -> bool:
-        """True if more rounds would change the ratio by little."""
+        """True if more rounds would hardly change the ratio."""
         return self.high - self.low <= _NARROW * self.value
 
     def times(self, factor: float) -> Ratio:
-        """Return the ratio per another unit of work."""
+        """Return the ratio for another unit of work."""
         return replace(
             self, value=self.value * factor, low=self.low * factor, high=self.high * factor
         )
 
     def within(self, most: float, what: str) -> Ratio:
-        """Refuse a ratio above ``most``, which ``what`` allows: other work disturbed it."""
+        """Refuse a ratio above ``most``, as ``what`` says: other work must have disturbed it."""
         if not self.value > most * _TOLERANCE:
             return self
         reason = f"{self.value:.2f}× was measured, but {what} at most {most:.2f}×"
@@ -81,13 +81,13 @@ NOT_TIMED = Ratio(math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Turns(Generic[Key]):
-    """The seconds of all turns; turn i is of item i modulo ``items``."""
+    """The seconds of all turns; turn i ran item i modulo ``items``."""
 
     turns: Sequence[Turn[Key]]
     items: int
 
     def ratio(self, own: Key, reference: Key) -> Ratio:
-        """Compare the seconds of ``reference`` with ``own``.
+        """Return the seconds of ``reference`` ÷ those of ``own``.
 
         A round is a pass through all items, or a twentieth of one while there are few passes.
         """
@@ -122,7 +122,7 @@ def measure(
     """Take turns until the ratio of each of ``pairs``, a key and its reference, is narrow.
 
     ``turn(item)`` runs everything once on an item, e.g. a prompt, and returns the seconds by key.
-    All items have a turn, there are three turns at least, and they last two seconds; behind
+    Every item gets a turn, and there are at least three turns and two seconds of them. After
     ``seconds`` it ends in any case.
     """
     taken: list[Turn[Key]] = []

@@ -52,8 +52,8 @@ def batches(
 def read_prompts(path: Path, generator: Generator, num_tokens: int) -> list[list[int]]:
     """Return the token ids of texts and chats in lines of JSON, as ``skipdec generate`` reads them.
 
-    Raises UsageError, with the problems of all lines, for a file that can't be read or is empty, a
-    bad line, one that says more than its prompt, or without room for ``num_tokens``.
+    Raises UsageError, with the problems of all lines, for a file that can't be read or is empty,
+    and for a line that is invalid, has more than its prompt, or has no room for ``num_tokens``.
     """
     params = SamplingParams.fixed(temperature=0, max_tokens=num_tokens)
     subject = f"--prompts {path}"

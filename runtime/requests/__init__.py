@@ -1,1 +1,1 @@
-"""Requests: checked, run as rows, and turned into results."""
+"""Requests to generate and to score, and the checks of them."""

@@ -21,7 +21,7 @@ from .request import Prompt
 
 RecordId = str | int
 
-_MAX_PROBLEMS = 20  # of one line that a message shows
+_MAX_PROBLEMS = 20  # of one line, shown in its message
 _MAX_LINE = 16 * 2**20  # bytes
 _MAX_SCHEDULE = 500  # characters
 _MAX_SHOWN = 80  # characters of a bad value
@@ -110,7 +110,7 @@ class Record:
     record_id: RecordId
     prompt: Prompt
     params: SamplingParams
-    schedule: str | None = None  # None for the caller's
+    schedule: str | None = None  # None: the caller's
     fields: Mapping[str, Any] = field(default_factory=dict, compare=False)  # as in the line
 
 
@@ -129,7 +129,7 @@ class BadRecord:
 
 
 def split_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file or pipe, and only a part of one too long for ``read_records``."""
+    """Yield the lines of a file or pipe; one that is too long for ``read_records`` is cut."""
     while line := file.readline(_MAX_LINE + 2):
         rest = line
         while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):

@@ -41,9 +41,9 @@ Messages = Iterable[Mapping[str, Any]]
 class MessagesPrompt(TypedDict):
     """The messages of a chat, each with ``role`` and ``content``; see `checked_messages`.
 
-    The others may be left out. ``special_tokens``: "escape" reads special tokens that a message
-    spells as ordinary text, "allow" as the tokens. ``chat_template_kwargs``: variables of the
-    template. With ``continue_final_message`` the last message is the beginning of the answer.
+    All other fields are optional. ``special_tokens``: if a message spells one, "escape" reads it as
+    ordinary text and "allow" as that token. ``chat_template_kwargs``: variables of the template.
+    With ``continue_final_message`` the last message is the beginning of the answer.
     """
 
     messages: Messages
@@ -79,7 +79,7 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
 
 
 def chat_prompts(messages: Messages | Sequence[Messages], **options: Any) -> list[Prompt]:  # noqa: ANN401
-    """Return one chat, or each of several, as a prompt; ``options``: others of MessagesPrompt."""
+    """Return one chat, or each of several, as a prompt with the ``options`` of MessagesPrompt."""
     given: Any = _bounded(messages) if isinstance(messages, Iterator) else messages
     is_several = isinstance(given, Sequence) and given and isinstance(given[0], list | tuple)
     chats = given if is_several else [given]
@@ -106,9 +106,8 @@ def read_prompt(
 
     Messages are rendered by the chat template of the bundle. A text is put into the tokenizer's
     prompt template and gets its special tokens, unless it is a continuation; token ids are used as
-    given. A text that is too long for the model whatever its tokens are is refused without
-    tokenizing it, which would take half a minute for 10 MB. Raises UsageError, which names
-    ``subject``.
+    given. A text that must be too long for the model is refused without tokenizing it, which would
+    take half a minute for 10 MB. Raises UsageError, which names ``subject``.
     """
     given: Any = plain(prompt)
     if _is_mapping(given):
@@ -164,8 +163,8 @@ def _rendered(
                 max_tokens=model.max_seq_len,
             )
         except UsageError as error:
-            told = (f"{subject}: {error.subject} {problem}" for problem in error.problems)
-            raise _refusal(*told) from error
+            problems = (f"{subject}: {error.subject} {problem}" for problem in error.problems)
+            raise _refusal(*problems) from error
         return made.text, _checked_ids(made.token_ids, subject, model)
     raise _refusal(f"{subject}: {problem}")
 
@@ -196,7 +195,7 @@ def _refusal(*problems: str) -> UsageError:
 
 
 def _is_mapping(value: object) -> bool:
-    """Return whether iteration yields keys instead of prompts, as a table of pandas does."""
+    """Return whether iteration yields keys instead of prompts, as for a pandas DataFrame."""
     return isinstance(value, Mapping) or hasattr(value, "keys")
 
 
@@ -211,8 +210,8 @@ def _too_long(subject: str, length: str, model: ModelSpec) -> UsageError:
 class Request:
     """One prompt and its sampling parameters; ``max_tokens`` is resolved and never None.
 
-    ``client`` names who asks: clients take turns, and may have prefix caches of their own.
-    Without ``drafts`` its rows run none, where the batch drafts.
+    ``client`` names its sender: clients take turns, and may have prefix caches of their own.
+    With ``drafts`` False its rows run without drafts, even if the batch drafts.
     """
 
     index: int  # position in the call
@@ -229,7 +228,7 @@ class Request:
         self.require_memory(memory, schedule, self.params.n, "prompt")
 
     def require_rows(self, max_rows: int) -> None:
-        """Raise CapacityError for more completions than run at once."""
+        """Raise CapacityError for more completions than can run at once."""
         if self.params.n > max_rows:
             raise CapacityError(
                 "prompt",
@@ -242,12 +241,12 @@ class Request:
     ) -> None:
         """Raise CapacityError if ``rows`` of the completions don't fit even alone."""
         tokens, limits = len(self.prompt_token_ids), memory.limits
-        asked = f"{tokens} tokens and max_tokens {self.max_tokens}"
+        size = f"{tokens} tokens and max_tokens {self.max_tokens}"
         positions = tokens + self.max_tokens
         if positions > limits.max_positions:
             raise CapacityError(
                 subject,
-                f"{asked} are {positions:,} positions; max_model_len allows "
+                f"{size} are {positions:,} positions; max_model_len allows "
                 f"{limits.max_positions:,}; raise it, shorten the prompt or lower max_tokens",
             )
         prompt = memory.prompt_row(self.prompt_token_ids, schedule, self.max_tokens, range(rows))
@@ -255,7 +254,7 @@ class Request:
         if needed > limits.kv_bytes:
             raise CapacityError(
                 subject,
-                f"{asked} need {needed:,} bytes of KV cache; kv_memory allows "
+                f"{size} need {needed:,} bytes of KV cache; kv_memory allows "
                 f"{limits.kv_bytes:,}; raise it, shorten the prompt, lower max_tokens or use a "
                 "schedule with fewer layers",
             )
@@ -267,7 +266,7 @@ def make_requests(
     model: ModelSpec,
     tokenizer: Tokenizer | None,
 ) -> list[Request]:
-    """Pair prompts with parameters, tokenize and check them.
+    """Pair prompts with parameters; tokenize and check them.
 
     Raises UsageError, with the problems of all prompts, for an empty prompt, an id outside the
     vocabulary, a prompt that leaves no room for ``max_tokens``, or a text prompt where the bundle
@@ -300,9 +299,9 @@ def make_request(
 ) -> Request:
     """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError.
 
-    Parameters that were not given are the bundle's, see `SamplingParams`. Without max_tokens a text
-    may be as long as the model allows, but with its prompt no longer than ``max_model_len``, so
-    that it does not reserve more than others may.
+    The bundle's defaults apply to parameters that were not given, see `SamplingParams`. Without
+    max_tokens a text may be as long as the model allows, but prompt and text together no longer
+    than ``max_model_len``, so that the request does not reserve more than others may.
     """
     problems: list[str] = []
     text: str | None = None
@@ -314,7 +313,7 @@ def make_request(
     is_chat = isinstance(prompt, Mapping) and "messages" in prompt
     try:
         params = params.resolved(model.sampling_defaults.given, is_chat=is_chat)
-    except UsageError as error:  # the bundle's parameters contradict the others
+    except UsageError as error:  # the bundle's defaults contradict the given parameters
         problems += [f"{subject}: {problem}" for problem in error.problems]
     beyond = params.vocabulary_problems(model.vocab_size, model.end_token_ids)
     problems += [f"{subject}: {problem}" for problem in beyond]
@@ -329,7 +328,7 @@ def make_request(
             f"the bundle holds {model.max_seq_len} positions; "
             "shorten the prompt or lower max_tokens"
         )
-    per_token = 0 if params.logprobs is None else params.logprobs + 1  # the chosen token's, too
+    per_token = 0 if params.logprobs is None else params.logprobs + 1  # including the chosen token
     num_logprobs = params.n * max_tokens * per_token
     if not problems and num_logprobs > MAX_LOGPROBS:
         problems.append(

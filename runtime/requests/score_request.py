@@ -18,9 +18,9 @@ class ScoreRequest:
     """One prompt and the continuation to score, as token ids.
 
     With ``is_prompt`` the continuation is the rest of the prompt, so its tokens run at the depth of
-    prompt tokens. ``top_logprobs`` is the number of most probable tokens to report beside each.
-    ``followed_by`` asks for the one token after the continuation, at the same depth. ``client``
-    names who asks; clients take turns.
+    prompt tokens. ``top_logprobs`` is the number of most probable tokens to report with each.
+    ``followed_by`` requests one token after the continuation, at the same depth. ``client`` names
+    the sender; clients take turns.
     """
 
     index: int
@@ -33,7 +33,7 @@ class ScoreRequest:
 
     @property
     def fed(self) -> tuple[int, ...]:
-        """The tokens that the engines read; a continuation's last token only if one follows it."""
+        """The tokens that the engines read: the last one only if a token is to follow it."""
         is_whole = self.is_prompt or self.followed_by is not None
         read = self.token_ids if is_whole else self.token_ids[:-1]
         return (*self.prompt_token_ids, *read)
@@ -65,7 +65,7 @@ def make_score_requests(
     model: ModelSpec,
     tokenizer: Tokenizer | None,
 ) -> list[ScoreRequest]:
-    """Pair prompts with continuations, tokenize and check them.
+    """Pair prompts with continuations; tokenize and check them.
 
     Raises UsageError with the problems of all of them.
     """
@@ -115,8 +115,8 @@ def make_score_request(
 ) -> ScoreRequest:
     """Tokenize and check one text; without a continuation, score the prompt's own tokens.
 
-    ``subject`` names the prompt in errors. ``followed_by``: how one token behind all of these is
-    sampled. Raises UsageError.
+    ``subject`` names the prompt in errors. ``followed_by`` is for sampling one token after the
+    scored ones. Raises UsageError.
     """
     top_logprobs = plain(top_logprobs)
     is_count = isinstance(top_logprobs, int) and 0 <= top_logprobs <= model.vocab_size

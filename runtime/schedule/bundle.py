@@ -45,7 +45,7 @@ def write_schedule(
 
     ``schedule`` is an ExitSchedule, its JSON object or its text. ``horizon`` completes a text
     without one; None takes the horizon of the previous schedule, if that one decays. The file is
-    replaced atomically, and may have been missing or damaged.
+    replaced atomically, even if it was missing or damaged.
 
     Raises BundleError without a bundle, and ScheduleError for a schedule of another depth, or a
     text with a horizon that no request reaches.

@@ -1,4 +1,4 @@
-"""Checks of a schedule's fields, which say all that is wrong at once."""
+"""Checks of a schedule's fields, which report all problems at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INTEGERS = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon", "warmu
 
 
 def unknown_keys(keys: Collection[object]) -> list[str]:
-    """Return a problem for each key that is no field of a schedule."""
+    """Return a problem for each key that is not a field of a schedule."""
     known = [field.name for field in fields(ScheduleFields)]
     unknown = [key for key in keys if key not in known]
     problems = [
@@ -31,10 +31,10 @@ def unknown_keys(keys: Collection[object]) -> list[str]:
 
 
 def schedule_problems(schedule: ScheduleFields) -> list[str]:
-    """Return all that is wrong with the fields of ``schedule``.
+    """Return all problems with the fields of ``schedule``.
 
-    Bounds are checked for integers only, and a rule checks its parameter and the bounds once
-    everything else is sound.
+    Bounds are checked only if they are integers. A rule checks its parameter and the bounds only if
+    everything else is valid.
     """
     problems = [*_rule_problems(schedule), *_field_problems(schedule)]
     if problems:
@@ -48,7 +48,7 @@ def schedule_problems(schedule: ScheduleFields) -> list[str]:
 
 
 def _rule_problems(schedule: ScheduleFields) -> Iterator[str]:
-    """Yield what is wrong with the names of the rules, and parameters they lack or don't have."""
+    """Yield the problems with the rules' names, and with parameters that are missing or unknown."""
     for kind, table in (("decay", DECAYS), ("placement", PLACEMENTS)):
         name = getattr(schedule, kind)
         if not isinstance(name, str) or name not in table:
@@ -65,7 +65,7 @@ def _rule_problems(schedule: ScheduleFields) -> Iterator[str]:
 
 
 def _field_problems(schedule: ScheduleFields) -> Iterator[str]:
-    """Yield what is wrong with the other fields by themselves."""
+    """Yield the problems of each other field by itself."""
     if schedule.prompt not in PROMPT_DEPTHS:
         yield f"prompt is {shown(schedule.prompt)}; allowed: {', '.join(PROMPT_DEPTHS)}"
     wrong_types = [

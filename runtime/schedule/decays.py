@@ -26,10 +26,10 @@ class Decay:
     """A rule for budgets.
 
     ``budget`` maps a schedule, 0 ≤ index < horizon and the parameter's value to the number of
-    layers; only ``table`` may have one that grows from a token to the next. ``parameter`` names
-    the field of ExitSchedule, and the option of a text, that the rule needs beside the bounds.
-    ``problems`` says what is wrong with its value, and why the schedule does not fit the rule;
-    the schedule's other fields are sound by themselves.
+    layers; only with ``table`` may it grow from one token to the next. ``parameter`` names the
+    field of ExitSchedule, and the option of a text, that the rule needs in addition to the bounds.
+    ``problems`` says what is wrong with its value, and why the schedule does not fit the rule; it
+    is called if the schedule's other fields are valid by themselves.
     """
 
     budget: Callable[[ScheduleFields, int, Any], int]
@@ -44,7 +44,7 @@ def budget_of(schedule: ScheduleFields, index: int) -> int:
 
 
 def budget_changes(schedule: ScheduleFields) -> Iterator[tuple[int, int]]:
-    """Yield (index, budget) of token 0 and of each token that differs from the one before.
+    """Yield (index, budget) of token 0 and of each token whose budget differs from the one before.
 
     It halves the horizon wherever the budgets of both ends differ, so that its cost depends on the
     number of layers, not on the horizon. Only a table, which may grow, is read from end to end.
@@ -76,7 +76,7 @@ def _changes_between(
 
 def _linear(schedule: ScheduleFields, index: int, _: None) -> int:
     """Fall in equal steps (SkipDecode). max=8, min=4, horizon=5: 8 7 6 5 4."""
-    # in integers: a server makes presets per request
+    # In integers, because a server makes presets for each request.
     last = max(1, schedule.horizon - 1)
     fall = schedule.max_exit_layer - schedule.min_exit_layer
     return (2 * (schedule.max_exit_layer * last - fall * index) + last) // (2 * last)
@@ -146,8 +146,8 @@ def _d3(schedule: ScheduleFields, index: int, alpha: float) -> int:
     """Return ⌊max·αⁱ⌋, or min (D3, arXiv 2503.08524; its abstract: ⌊L·αⁱ⌋ for token i).
 
     The paper's rule has max = L; its core layers belong to the placement d3, which takes any decay.
-    Ours adds a max below L, the floor min (the core, where nothing else runs) and a horizon, from
-    which tokens run min. A text without a horizon gets the first token at which the rule is at min.
+    Ours adds a max below L, the floor min (the size of the core) and a horizon, after which tokens
+    run min. A text without a horizon gets the number of tokens until the rule reaches min.
 
     L=12, max=12, min=5, α=0.9: the curve is 12, 10.8, 9.72, 8.75, 7.87, 7.09, 6.38, 5.74, so
     12 10 9 8 7 7 6 5, a horizon of 8.
@@ -156,7 +156,7 @@ def _d3(schedule: ScheduleFields, index: int, alpha: float) -> int:
 
 
 def d3_horizon(largest: object, smallest: object, alpha: object) -> int:
-    """Return how many tokens ⌊largest·αⁱ⌋ takes to reach ``smallest`` or less, that one included.
+    """Return how many tokens ⌊largest·αⁱ⌋ takes to reach ``smallest`` or less, including that one.
 
     Values that the decay refuses give 1.
 

@@ -1,4 +1,4 @@
-"""Pictures: sizes of type that stay readable in print, and files that appear whole."""
+"""Pictures: font sizes that are readable in print, and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...engines.bundle import replace_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 7.0  # inches: the width at which a page prints a picture, so that type keeps its size
+WIDTH = 7.0  # inches, the width at which a page prints a picture, so that fonts keep their size
 _STYLE = {
     "font.size": 10.0,
     "axes.titlesize": 10.0,
@@ -27,7 +27,7 @@ _STYLE = {
 
 @contextmanager
 def picture_style() -> Iterator[None]:
-    """Draw with the project's sizes of type, none below 9 points. Also a decorator."""
+    """Draw with the project's font sizes, none below 9 points. Also a decorator."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
@@ -35,7 +35,7 @@ def picture_style() -> Iterator[None]:
 
 
 def save_picture(figure: Figure, path: Path, *, description: str | None = None) -> None:
-    """Write ``figure`` to ``path``, .png or .svg, in one step; an SVG has no date.
+    """Write ``figure`` to ``path``, .png or .svg, atomically; an SVG has no date.
 
     ``description`` is kept in an SVG's metadata. Raises OSError, which names ``path``.
     """

@@ -1,6 +1,6 @@
 """Placements: which layers a budget runs.
 
-A rule's docstring says which part is a paper's and which is ours. L is the number of layers, w the
+A rule's docstring says what is from a paper and what is ours. L is the number of layers, w the
 warm-up, b the budget; layers are 0 … L−1. With any rule, b = L runs every layer.
 """
 

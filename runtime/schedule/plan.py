@@ -39,7 +39,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of generated tokens with one plan: ``start`` ≤ i < ``stop``, if any."""
+    """A run of generated tokens with one plan: ``start`` ≤ i < ``stop``; None means no end."""
 
     start: int
     stop: int | None
@@ -56,7 +56,7 @@ def generated_holes(segments: Sequence[Segment]) -> list[str]:
 
 
 def prompt_holes(plans: Sequence[LayerPlan]) -> list[str]:
-    """Return the same for prompt tokens, whose positions depend on the prompt's length."""
+    """Return such places for prompt tokens, whose positions depend on the prompt's length."""
     return [
         f"a prompt token of budget {len(after)} runs layer {layer}, which one of budget "
         f"{len(before)} before it did not"

@@ -17,7 +17,7 @@ from .text import format_schedule
 FORMATS = (".png", ".svg")
 _PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed
 _COLOURS = ("#ffffff", "#c9ced6", "#f2a65a", "#3b6ea5")
-_MAX_CELLS = 1 << 26  # of a picture: a byte each, and several while it is drawn
+_MAX_CELLS = 1 << 26  # of a picture; a cell takes a byte, and several while it is drawn
 _TITLE_COLUMNS = 80  # characters that fit the width of a picture
 _LABELS = ("bypassed", "prompt", "warm-up", "runs")
 
@@ -31,7 +31,7 @@ def plot_schedule(
     − 1 (default: the horizon and a tenth more). Equal schedules give equal bytes.
 
     Raises UsageError for another ending, a missing folder or more tokens than can be drawn,
-    MissingExtraError where matplotlib is not installed.
+    and MissingExtraError without matplotlib.
     """
     path = as_path(path)
     if path.suffix.lower() not in FORMATS:

@@ -7,13 +7,13 @@ from fractions import Fraction
 from ...engines.errors import ScheduleError
 from .rounding import round_half_up
 
-_MAX_DIGITS = 40  # of a speed-up, which an error shows as a float
+_MAX_DIGITS = 40  # of a speed-up; errors show it as a float
 
 
 def speedup_of(digits: str) -> Fraction:
     """Return the number before a preset's ``x``.
 
-    Raises ScheduleError for one of more than 40 digits.
+    Raises ScheduleError if it has more than 40 digits.
     """
     if len(digits) > _MAX_DIGITS:
         raise ScheduleError(
@@ -27,9 +27,9 @@ def preset_budgets(speedup: Fraction, num_layers: int) -> tuple[int, int]:
     """Return (max, min) of skipdec's preset "k×": warm-up 1, mean depth about L/k.
 
     min = 2·round(L/3k), max = round(2L/k) − min. 24 layers: 2x → (16, 8), 3x → (10, 6),
-    4x → (8, 4), 5x → (6, 4), really 4.8x. k leaves out the prompt, the embedding and the head.
+    4x → (8, 4), 5x → (6, 4), really 4.8x. k does not count the prompt, the embedding and the head.
 
-    Raises ScheduleError, naming the largest k, where min ≤ 1, max < min or max > L.
+    Raises ScheduleError, naming the largest k, if min ≤ 1, max < min or max > L.
     """
     budgets = _preset_formula(speedup, num_layers)
     if budgets is None:

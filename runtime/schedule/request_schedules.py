@@ -17,12 +17,12 @@ _MAX_CACHED_TEXTS = 128
 
 @dataclass(frozen=True)
 class ScheduleResolver:
-    """Resolves a request's schedule, which is None, a text or a schedule, by its tokens.
+    """Resolves a request's schedule, which is None, a text or a schedule, by its number of tokens.
 
-    None stands for ``default``, and a ``default`` of None for ``own``, the bundle's. If ``own`` has
-    constant depth and so no horizon to lend, ``2x`` gives two schedules to requests of 16 and 64
-    tokens, ``2x:horizon=64`` one. ``positions`` are the model's and bound the horizon of a text,
-    unless the bundle's own is longer.
+    None means ``default``, and a ``default`` of None means ``own``, the bundle's. If ``own`` has a
+    constant depth and so no horizon to lend, requests of 16 and 64 tokens get different schedules
+    from ``2x``, but the same one from ``2x:horizon=64``. ``positions`` are the model's; they bound
+    the horizon of a text unless the bundle's own is longer.
     """
 
     num_layers: int  # of the bundle
@@ -32,7 +32,7 @@ class ScheduleResolver:
 
     @classmethod
     def of(cls, model: ModelSpec, own: ExitSchedule, default: str | ExitSchedule | None) -> Self:
-        """Resolve schedules of a bundle of ``model``; raises ScheduleError for a wrong default."""
+        """Return the resolver for a bundle of ``model``. Raises ScheduleError for a bad default."""
         resolver = cls(model.num_layers, own, model.max_seq_len, default)
         resolver.resolve(None, model.max_seq_len)
         return resolver
@@ -72,7 +72,7 @@ class ScheduleResolver:
         return lru_cache(maxsize=_MAX_CACHED_TEXTS)(self.parse)
 
     def parse(self, text: str, horizon: int | None) -> ExitSchedule:
-        """Read a text; ``horizon`` is for one that names none. Raises as `resolve`."""
+        """Read a text; ``horizon`` applies if it names none. Raises as `resolve`."""
         arguments = read_arguments(text, num_layers=self.num_layers, horizon=horizon)
         if not names_file(text):
             self._require_reachable(arguments)
@@ -85,7 +85,7 @@ class ScheduleResolver:
         if not isinstance(horizon, int) or horizon <= longest:
             return  # `ExitSchedule.from_document` refuses a horizon that is missing or not a number
         implied = implied_fields(arguments.get("decay", "linear"), arguments)
-        if horizon != implied.get("horizon"):  # d3's follows from its other parameters
+        if horizon != implied.get("horizon"):  # that of d3 follows from its other parameters
             raise ScheduleError(
                 "exit schedule",
                 f"horizon is {shown(horizon)}; allowed: 1 to {longest}, "

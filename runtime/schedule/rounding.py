@@ -18,5 +18,5 @@ def round_half_up(value: Fraction) -> int:
 
 
 def snap(value: float) -> Fraction:
-    """Put an irrational value on a grid, so that the last bits of a libm can't move a tie."""
+    """Round an irrational value to a grid, so that a libm's last bits can't decide a tie."""
     return Fraction(round(value * _GRID), _GRID)

@@ -23,13 +23,13 @@ _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ExitSchedule(ScheduleFields):
-    """Budgets that never grow, and the layers which each budget runs (SkipDecode, 2307.02628).
+    """Budgets that never grow, and the layers that each budget runs (SkipDecode, 2307.02628).
 
     Generated token i = 0, 1, … (the i-th after the prompt, when it is fed back) runs
     ``budget(i)`` layers: from ``max_exit_layer`` to ``min_exit_layer`` over ``horizon`` tokens,
     min from then on. Prompt tokens run all ``num_layers``, or with ``prompt="decay"`` from all to
-    ``max_exit_layer`` over the prompt. The lowest ``warmup_layers`` always run; which others do is
-    the ``placement``'s rule.
+    ``max_exit_layer`` over the prompt. The lowest ``warmup_layers`` always run; the ``placement``
+    decides which others do.
 
     >>> schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     >>> [schedule.budget(i) for i in range(6)]
@@ -39,7 +39,7 @@ class ExitSchedule(ScheduleFields):
     >>> [schedule.last_index(layer) for layer in range(6)]  # None: never stops
     [None, -1, -1, 0, 2, None]
 
-    The last six fields are parameters, each of one decay or placement, which needs it. Numbers and
+    Each of the last six fields is a parameter that one decay or placement requires. Numbers and
     arrays of numpy or torch become Python's, lists become tuples.
 
     Raises ScheduleError with all problems at once; sets that are not nested leave holes in a KV
@@ -111,7 +111,7 @@ class ExitSchedule(ScheduleFields):
 
     @property
     def exits_early(self) -> bool:
-        """True if every token runs the lowest layers of its number, as at full depth."""
+        """True if every token runs the lowest layers, so that only upper ones are skipped."""
         return all(
             segment.plan.layers == tuple(range(len(segment.plan))) for segment in self.segments
         )
@@ -123,7 +123,7 @@ class ExitSchedule(ScheduleFields):
 
     @property
     def lent_horizon(self) -> int | None:
-        """The horizon that presets without one borrow; None if the depth is constant."""
+        """The horizon for presets that name none; None if the depth is constant."""
         return None if self.decay == "constant" else self.horizon
 
     def budget(self, index: int) -> int:
@@ -131,25 +131,25 @@ class ExitSchedule(ScheduleFields):
         return len(self.plan(index))
 
     def plan(self, index: int) -> LayerPlan:
-        """Return the layers that generated token ``index`` ≥ 0 runs; a look-up."""
+        """Look up the layers that generated token ``index`` ≥ 0 runs."""
         if index < 0:
             raise IndexError(f"generated index is {index}; allowed: 0 or more")
         return self.segments[bisect_right(self._starts, index) - 1].plan
 
     def layer_ranges(self, budgets: Iterable[int]) -> dict[int, LayerRanges]:
-        """Return the layers that each number of layers means, in a prompt as in a text."""
+        """Return the layers that each budget runs, in prompts and in texts."""
         return {budget: self._plan_of(budget).ranges for budget in set(budgets)}
 
     @cached_property
     def full_plan(self) -> LayerPlan:
-        """All layers: the plan of prompt tokens, with ``prompt="decay"`` of the first one."""
+        """All layers: the plan of prompt tokens, or with ``prompt="decay"`` of the first one."""
         return LayerPlan(tuple(range(self.num_layers)))
 
     @cached_property
     def prompt_plans(self) -> tuple[LayerPlan, ...]:
-        """The plans of prompt tokens, from all layers for the first down to the last token's.
+        """The plans of prompt tokens, from the first token's, all layers, down to the last token's.
 
-        One plan with ``prompt="full"``; else one per budget, some of which short prompts skip.
+        One plan with ``prompt="full"``, else one per budget; short prompts skip some of them.
         """
         last = self.num_layers if self.prompt == "full" else self.max_exit_layer
         return tuple(self._plan_of(budget) for budget in range(self.num_layers, last - 1, -1))

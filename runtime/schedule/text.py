@@ -21,16 +21,16 @@ from .decays import DECAYS, d3_horizon
 from .presets import preset_budgets, speedup_of
 from .schedule import ExitSchedule, full_arguments
 
-_FIELDS = {  # by option; all others are options of their own name
+_FIELDS = {  # by option; other options have their field's name
     "max": "max_exit_layer",
     "min": "min_exit_layer",
     "warmup": "warmup_layers",
 }
-_SAID = {  # what problems of a notation call a field
+_SHOWN_NAMES = {  # of fields, in problems of a notation
     **{field: option for option, field in _FIELDS.items()},
     "num_layers": "the model's layers",
 }
-_NAMES = re.compile("|".join(_SAID))
+_NAMES = re.compile("|".join(_SHOWN_NAMES))
 
 
 def _number(text: str) -> float:
@@ -42,7 +42,7 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("/")))
 
 
-_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {  # how each is read, and what is wanted
+_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {  # the parser and the kind of value
     **dict.fromkeys(("max", "min", "warmup", "horizon"), (int, "an integer")),
     "placement": (str, "a name"),
     "power": (_number, "a number"),
@@ -61,7 +61,7 @@ _EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64"
 def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:
     """Read ``full``, ``2x``, ``linear:max=16,min=8,horizon=64``, a .json file's name, …
 
-    ``horizon`` serves presets and decays whose text names none. All forms are in `read_arguments`.
+    ``horizon`` is for presets and decays whose text names none. `read_arguments` lists all forms.
 
     >>> parse_schedule("2x", num_layers=24, horizon=64).max_exit_layer
     16
@@ -72,7 +72,7 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
 
 
 def make_schedule(text: str, arguments: Mapping[str, Any]) -> ExitSchedule:
-    """Return the schedule of ``text``'s arguments; problems call notation's options by their names.
+    """Return the schedule of ``text``'s arguments; problems use the option names of the notation.
 
     Raises ScheduleError.
     """
@@ -81,7 +81,7 @@ def make_schedule(text: str, arguments: Mapping[str, Any]) -> ExitSchedule:
     except ScheduleError as error:
         if beyond_notation(text):
             raise
-        problems = [_NAMES.sub(lambda name: _SAID[name[0]], each) for each in error.problems]
+        problems = [_NAMES.sub(lambda name: _SHOWN_NAMES[name[0]], each) for each in error.problems]
         raise ScheduleError(f"schedule {shown(text)}", *problems) from None
 
 
@@ -115,12 +115,12 @@ def names_file(text: str) -> bool:
 
 
 def read_document(text: str) -> ExitSchedule:
-    """Return the schedule, of any depth, that is `beyond_notation`. Raises ScheduleError."""
+    """Return the schedule, of any depth, of a text `beyond_notation`. Raises ScheduleError."""
     return ExitSchedule.from_document(_file_arguments(text) if names_file(text) else _parsed(text))
 
 
 def beyond_notation(text: str) -> str | None:
-    """Return what else ``text`` is, or None if it is notation.
+    """Return what ``text`` is if it is not notation, else None.
 
     Files and documents are for the user of this machine, not for clients of a server.
 
@@ -135,7 +135,7 @@ def beyond_notation(text: str) -> str | None:
 def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) -> dict[str, Any]:
     """Return the arguments of ExitSchedule that ``text`` means.
 
-    ``horizon`` serves presets and decays whose text names none. Forms::
+    ``horizon`` is for presets and decays whose text names none. Forms::
 
         full                                         every token runs every layer
         2x  3x:horizon=64  2x:placement=bottom       presets, see `preset_budgets`
@@ -149,7 +149,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         schedule.json                                an ExitSchedule's JSON, or a bundle's file
         {"schedule": {…}, …}                         the content of such a file
 
-    Raises ScheduleError with all problems of the text; those of the schedule are not looked for.
+    Raises ScheduleError with all problems of the text, but does not check the schedule.
     """
     if not isinstance(text, str):
         raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {_EXAMPLES}")
@@ -184,7 +184,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
 
 
 def implied_fields(decay: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a text may omit; ``values`` are those it has, unchecked."""
+    """Return the fields that a text may omit; ``values`` are those that it has, unchecked."""
     largest, table = values.get("max_exit_layer"), values.get("table")
     if decay == "constant" and largest is not None:
         return {"min_exit_layer": largest, "horizon": 1}
@@ -209,11 +209,11 @@ def _file_arguments(name: str, num_layers: int | None = None) -> dict[str, Any]:
 
 
 def _document_arguments(document: object, subject: str, num_layers: int | None) -> dict[str, Any]:
-    """Return the arguments in a JSON value: an ExitSchedule's object, or that under "schedule".
+    """Return the arguments in a JSON value: an ExitSchedule's object, or the one in "schedule".
 
     A bundle's schedule.json, whose digest is checked, and the output of ``skipdec schedule show
     --json`` have "schedule"; everything else in them follows from it. Raises ScheduleError for a
-    wrong digest or a schedule of another depth; ``num_layers`` of None takes any.
+    wrong digest or a schedule of another depth; a ``num_layers`` of None accepts any.
     """
     if isinstance(document, dict) and "schedule" in document:
         _check_digest(document, subject)
@@ -258,7 +258,7 @@ def _options(text: str, rest: str, *, allowed: Collection[str]) -> dict[str, Any
                 values[field] = read(value)
             except ValueError:
                 problems.append(f"{key} is {shown(value)}; allowed: {wanted}")
-        if len(problems) == MOST_PROBLEMS:  # of thousands that a long text may hold
+        if len(problems) == MOST_PROBLEMS:  # a long text may have thousands
             break
     if problems:
         raise ScheduleError(f"schedule {shown(text)}", *problems)
