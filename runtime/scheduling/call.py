@@ -1,4 +1,4 @@
-"""Call: requests that are all known, run to their ends in a batch of their own."""
+"""Call: requests that are all known in advance, run to their ends in a batch of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .loaded_bundle import LoadedBundle
 from .running_batch import RunningBatch
 from .running_request import RunningRequest, request_output
 
-_LOOKAHEAD = 3  # rows that the batch knows of, per slot, to find prompts of similar length
+_LOOKAHEAD = 3  # rows queued per slot, so that prompts of similar length can share a call
 
 _Step = tuple[list[StreamDelta], list[RunningRequest]]
 
@@ -51,8 +51,9 @@ class Call:
     ) -> None:
         """Check that all requests can run; nothing runs before `run` or `steps`.
 
-        ``draft`` replaces the drafts with which the bundle was opened. ``on_progress`` receives the
-        deltas of each step of `run`. Raises UsageError for an invalid draft and for no function.
+        ``draft`` overrides the drafts with which the bundle was opened. ``on_progress`` receives
+        the deltas of each step of `run`. Raises UsageError for an invalid draft, and for a
+        ``cancelled`` or ``on_progress`` that can't be called.
         """
         _require_function("cancelled", cancelled, "one that returns True to stop")
         if on_progress is not None:
@@ -155,6 +156,6 @@ class Call:
 
 
 def _require_function(name: str, value: object, allowed: str) -> None:
-    """Raise UsageError for what can't be called, before anything runs."""
+    """Raise UsageError unless ``value`` can be called."""
     if not callable(value):
         raise UsageError(name, f"is {shown(value)}; allowed: a function, {allowed}")

@@ -15,25 +15,25 @@ from .running_request import Row
 
 
 class Decoding(ABC):
-    """Decides which tokens each row feeds in the next pass, and takes the logits of each.
+    """Decides which tokens each row feeds in the next pass, and draws tokens from their logits.
 
-    Every row feeds its last token. Tokens behind it are guesses of what comes next: the logits of
-    each are those of ordinary decoding for as long as the guesses before it are right, so `accept`
-    keeps exactly what ordinary decoding writes. The running batch rolls back the keys and values of
-    tokens that are wrong.
+    Every row feeds its last token. The tokens after it are guesses of what comes next: each has the
+    logits of ordinary decoding as long as the guesses before it are right, so `accept` keeps
+    exactly what ordinary decoding would write. The running batch rolls back the keys and values of
+    wrong guesses.
 
-    Worked: a row ends in "a" and feeds "a b c"; the sampler draws "b" behind "a", then "d". Both
-    are accepted, "c" is rolled back, and the next pass feeds "d".
+    Worked: a row ends in "a" and feeds "a b c"; the sampler draws "b" after "a", then "d". Both are
+    accepted, "c" is rolled back, and the next pass feeds "d".
     """
 
     @abstractmethod
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
-        """Return what each of the rows feeds in the next pass, in their order; see `fed`."""
+        """Return what each row feeds in the next pass, in the order of ``rows``; see `fed`."""
 
     def ahead(self, rows: Sequence[Row]) -> list[StepRow]:
-        """Return what `feed` will return behind the pass of ``rows`` that comes now, or nothing.
+        """Return what `feed` will return after the coming pass of ``rows``, or nothing.
 
-        Its tokens are not known yet and mean nothing; see `SlotStitcher.step`.
+        Its tokens are placeholders, because they are not known yet; see `SlotStitcher.step`.
         """
         return []
 
@@ -44,16 +44,16 @@ class Decoding(ABC):
 
     @property
     def draft_steps(self) -> int:
-        """How many steps of layers have drafted tokens so far."""
+        """The number of draft steps that layers have run so far."""
         return 0
 
     def passed(  # noqa: B027
         self, rows: Sequence[StepRow], seconds: float, searching: float, *, is_first: bool = False
     ) -> None:
-        """Take the time from `feed` until all tokens were accepted, by `EngineLock.clock`.
+        """Record the time of a pass, from `feed` to the last accepted token, by `EngineLock.clock`.
 
-        ``searching`` is that of `feed`. ``is_first``: the pass had to find its calls, so it took
-        longer than later ones.
+        ``searching`` is the time of `feed`. With ``is_first`` the pass had to find its calls, so it
+        took longer than later ones will.
         """
 
     def accept(
@@ -66,9 +66,9 @@ class Decoding(ABC):
     ) -> None:
         """Draw the row's next tokens until it ends or one differs from the guess that was fed.
 
-        ``logits`` holds those of the row's tokens from index ``first`` on. Adds a delta to
-        ``deltas`` for each token, ``drafted`` if it is the guess that was fed and the row goes on
-        behind it; raises what the sampler raises, and deltas of the tokens before stay.
+        ``logits`` holds those of the row's tokens from index ``first`` on. Adds a delta for each
+        token to ``deltas``; it is ``drafted`` if the token is the guess that was fed and the row
+        goes on after it. Raises what the sampler raises; the deltas of earlier tokens stay.
         """
         for index, plan in enumerate(fed.plans):
             token = logits.sample(first + index, row.sampler)
@@ -89,9 +89,9 @@ class OrdinaryDecoding(Decoding):
 
     @override
     def ahead(self, rows: Sequence[Row]) -> list[StepRow]:
-        """Return all rows, if some go on, and the next token of each can be guessed on the device.
+        """Return all rows if some go on and the device can guess the next token of each, else none.
 
-        A row whose last token comes now takes its position again, which nobody reads any more.
+        A row that is about to end repeats its position, because nothing reads it afterwards.
         """
         if not all(row.sampler.is_guessable for row in rows):
             return []
@@ -111,9 +111,9 @@ class OrdinaryDecoding(Decoding):
 
 
 def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:
-    """Return the row's last token with ``guesses`` behind it.
+    """Return the row's last token followed by ``guesses``.
 
-    Each token has the layers that its position in the text runs.
+    Each token runs the layers of its position in the text.
     """
     index = len(row.token_ids) - 1  # of the generated token that is fed
     tokens = (row.token_ids[-1], *guesses)

@@ -1,4 +1,4 @@
-"""DraftedDecoding: rows feed guesses of what comes next, and keep those that are right."""
+"""DraftedDecoding: rows feed guesses of the next tokens, and keep those that are right."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from .layer_drafter import LayerDrafter, TrainedDrafter
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row
 
-_LEARNED_OF_PAUSES = 4  # of so many texts that end while nothing is drafted, one is learned
+_LEARNED_OF_PAUSES = 4  # one in so many texts that end during a pause is learned
 
 
 @dataclass(frozen=True)
 class _Drafted:
-    """The guesses that one row feeds in the present pass, and the index of their drafter."""
+    """The guesses that one row feeds in this pass, and the index of their drafter."""
 
     drafter: int
     guesses: Guesses
 
 
 class DraftedDecoding(Decoding):
-    """Feeds behind each row's last token what a drafter proposes.
+    """Feeds the tokens that a drafter proposes after each row's last token.
 
-    Which drafter, and how many tokens, is the choice of `DraftPolicy`. Without ``adapt`` it is the
-    first drafter that proposes anything, and as many tokens as it has. Rows whose requests ask for
-    no drafts feed one token. A guess changes no text: `Decoding.accept` draws every token from full
-    logits with the row's own sampler.
+    `DraftPolicy` chooses the drafter and the number of tokens. Without ``adapt`` it is the first
+    drafter that proposes anything, with all of its tokens. Rows whose requests switch drafts off
+    feed one token. A guess changes no text: `Decoding.accept` draws every token from full logits
+    with the row's own sampler.
 
-    The drafters learn from every text, also where nothing was drafted; from every fourth that ends
-    in a pause of the policy.
+    The drafters learn from every text, even if nothing was drafted for it, but only from every
+    fourth text that ends during a pause of the policy.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DraftedDecoding(Decoding):
         drafters: Sequence[Drafter],
         memory: DraftMemory,
     ) -> None:
-        """Ask ``drafters``, in this order; ``memory`` lasts longer than this object."""
+        """Use ``drafters`` in this order; ``memory`` outlives this object."""
         self._config = config
         self._memory = memory
         self._drafters = list(drafters)
@@ -59,13 +59,13 @@ class DraftedDecoding(Decoding):
             [memory.source(one.source, one.priors, one.draft_prior) for one in drafters]
         )
         self._rows: dict[int, RowDrafts] = {}  # by number
-        self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
+        self._drafted: dict[int, _Drafted] = {}  # of this pass, by row number
         self._drafting = 0
-        self._held = 0  # guesses that held in the present pass
-        self._is_paused = False  # in the present pass
-        self._has_new_rows = False  # in the present pass
+        self._held = 0  # guesses accepted in this pass
+        self._is_paused = False  # in this pass
+        self._has_new_rows = False  # in this pass
         self._ended_in_pauses = 0
-        self._draft_seconds = 0.0  # of all draft steps, when the present pass began
+        self._draft_seconds = 0.0  # of all draft steps before this pass
 
     @property
     @override
@@ -102,15 +102,15 @@ class DraftedDecoding(Decoding):
             return
         costs = self._memory.costs
         longest = max(len(row.tokens) for row in rows)
-        # Engines are bound, or texts are learned, which takes long without drafts, too.
+        # Binding engines and learning texts take long even without drafts.
         is_long = self._has_new_rows or is_first
         if not is_long:
-            # One over one token per row is as long as if no guesses had been looked for.
+            # A pass over one token per row counts without the search for guesses.
             beside = searching if longest == 1 else costs.draft_seconds - self._draft_seconds
             costs.add_pass(len(rows), longest, seconds - beside)
         if not self._config.adapt:
             return
-        if is_long or longest == 1:  # whatever else made it long, drafts cost the search alone
+        if is_long or longest == 1:  # drafts only cost the search, whatever else took long
             self._policy.count_pass(len(rows), self._held, searching)
         else:
             self._policy.count_pass(len(rows), len(rows) + self._held, seconds)
@@ -138,7 +138,7 @@ class DraftedDecoding(Decoding):
             self._count(row, len(fed.tokens) - 1, deltas[before:])
 
     def _follow(self, rows: Sequence[Row]) -> None:
-        """Begin with new rows, and forget those that are gone."""
+        """Add new rows and forget those that have ended."""
         present = {row.number for row in rows}
         for number in [number for number in self._rows if number not in present]:
             del self._rows[number]
@@ -148,7 +148,7 @@ class DraftedDecoding(Decoding):
             self._rows[row.number] = RowDrafts.of(row)
 
     def _learn(self, drafts: RowDrafts) -> None:
-        """Let the drafters learn what the row has written since, when one is asked or it ends."""
+        """Let the drafters learn what the row has written since they last did."""
         drafts.follow()
         if drafts.learned == len(drafts.tokens):
             return
@@ -157,7 +157,7 @@ class DraftedDecoding(Decoding):
         drafts.learned = len(drafts.tokens)
 
     def _end_in_pause(self, row: Row) -> None:
-        """Learn one of four texts that end in a pause, so that pauses cost next to nothing."""
+        """Learn one in four texts that end during a pause, so that pauses cost almost nothing."""
         drafts = self._rows.pop(row.number, None)
         if not row.request.drafts:
             return
@@ -200,7 +200,7 @@ class DraftedDecoding(Decoding):
         return found
 
     def _most(self, rows: Sequence[RowDrafts]) -> int:
-        """Return the most tokens that one of the rows can use, or 0 without rows."""
+        """Return the most tokens that any of the rows can use, or 0 without rows."""
         return min(self._config.tokens, max((room_of(one.row) for one in rows), default=0))
 
     def _draft_most_expected(
@@ -263,7 +263,7 @@ class DraftedDecoding(Decoding):
         ]
 
     def _count(self, row: Row, fed_guesses: int, accepted: Sequence[StreamDelta]) -> None:
-        """Count what came of a row's guesses; behind those that held, one was wrong or failed."""
+        """Count a row's guesses: those accepted, and the first wrong or failed one after them."""
         drafts = self._rows.get(row.number)
         if drafts is None:
             return

@@ -1,4 +1,4 @@
-"""Drafters: where the guesses of the tokens to come are from."""
+"""Drafters: the sources of guesses of the next tokens."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .running_request import Row
 
 @dataclass(eq=False)
 class RowDrafts:
-    """What drafting keeps of one row: its text, and the results of its drafts.
+    """The state of one row's drafts: its text, and their results.
 
-    ``tokens`` are prompt and text, of which the first ``learned`` were told to the drafters.
+    ``tokens`` are prompt and text, of which the drafters have learned the first ``learned``.
     """
 
     row: Row
@@ -28,12 +28,12 @@ class RowDrafts:
 
     @classmethod
     def of(cls, row: Row) -> RowDrafts:
-        """Begin with the row's prompt and what it has written."""
+        """Begin with the row's prompt and its text so far."""
         prompt = row.request.prompt_token_ids
         return cls(row, [*prompt, *row.token_ids], len(prompt))
 
     def of_source(self, source: str) -> RowResults:
-        """Return how often drafts of ``source`` held in this row."""
+        """Return the results of drafts of ``source`` in this row."""
         return self.results.setdefault(source, RowResults())
 
     def follow(self) -> None:
@@ -46,8 +46,8 @@ class RowDrafts:
 class Drafter(ABC):
     """Proposes tokens that may follow rows' texts; it never decides a text.
 
-    ``source`` names it in figures. ``priors`` are the shares of its guesses that are expected to
-    hold, by class of evidence.
+    ``source`` names it in figures. ``priors`` are the expected acceptance of its guesses, by class
+    of evidence.
     """
 
     source: str
@@ -56,34 +56,34 @@ class Drafter(ABC):
 
     @property
     def draft_steps(self) -> int:
-        """How many steps of layers it has run."""
+        """The number of draft steps that it has run."""
         return 0
 
     def reach(self, row: Row, most: int) -> int:
-        """Return for how many tokens, up to ``most``, it may draft for the row."""
+        """Return how many tokens, up to ``most``, it may draft for the row."""
         return most
 
     @abstractmethod
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        """Return up to ``most`` tokens for each row, none where it knows nothing."""
+        """Return up to ``most`` tokens for each row, none if it has no guess."""
 
     def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
-        """Take the row's tokens from ``row.learned`` on, which were accepted."""
+        """Learn the row's accepted tokens from index ``row.learned`` on."""
 
 
 def room_of(row: Row) -> int:
-    """Return how many guesses the row can use: a pass yields one token more than it has."""
+    """Return how many guesses the row can use: a pass writes one token more than it has guesses."""
     return row.request.max_tokens - len(row.token_ids) - 1
 
 
 class OwnDrafter(Drafter):
-    """Proposes what followed the same n-grams in texts that these engines wrote before."""
+    """Proposes what followed the same n-grams in earlier texts of these engines."""
 
     source = "own"
     priors = OWN_PRIORS
 
     def __init__(self, tables: NGramTables, *, per_client: bool) -> None:
-        """Use the clients' own tables, or the one that all share."""
+        """Use one table per client, or the one that all clients share."""
         self._tables = tables
         self._per_client = per_client
 
@@ -102,7 +102,7 @@ class OwnDrafter(Drafter):
 
 
 class LookupDrafter(Drafter):
-    """Proposes what followed the last tokens where they stood earlier in the row's own text."""
+    """Proposes what followed an earlier occurrence of the last tokens in the row's own text."""
 
     source = "lookup"
     priors = LOOKUP_PRIORS

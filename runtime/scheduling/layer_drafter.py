@@ -18,20 +18,20 @@ from .drafters import Drafter, RowDrafts, room_of
 from .running_request import Row
 
 GoesOn = Callable[[Sequence[Guesses]], bool]
-"""Returns whether a further draft step pays, behind the guesses so far of rows that can use one."""
+"""Returns whether a further draft step pays, given the guesses of the rows that can use one."""
 
 _Draft = tuple[list[int], list[int]]  # a row's drafted tokens, and the class of each
 
 
 class LayerDrafter(Drafter):
-    """Proposes what some of the layers make of the rows' texts.
+    """Proposes tokens that some of the model's layers predict.
 
     A draft step feeds one token of each row through these layers and the head. Each token is drawn
-    as the row's sampler would draw it, with the random number that its position will have: nothing
-    is used up, and drafts of sampled texts hold far more often.
+    as the row's sampler would draw it, with the random number that its position will have: no
+    random number is used up, and drafts of sampled texts are accepted far more often.
 
-    It drafts for rows whose own plan has these layers and stays as it is over all drafted tokens,
-    so that passes overwrite all keys and values that the draft has written, before they read them.
+    It drafts for rows whose own plan has these layers and does not change over all drafted tokens,
+    so that passes overwrite all keys and values of the draft before they read them.
     """
 
     priors = LAYER_PRIORS
@@ -81,7 +81,7 @@ class LayerDrafter(Drafter):
         return proposed
 
     def _step(self, rows: Sequence[tuple[Row, _Draft]], ahead: int) -> None:
-        """Add to each row's draft the token ``ahead`` tokens behind its next."""
+        """Add to each row's draft the token ``ahead`` tokens after its next one."""
         start = self._engines.clock()
         logits = self._draft(
             [
@@ -106,7 +106,7 @@ class LayerDrafter(Drafter):
 
     @override
     def reach(self, row: Row, most: int) -> int:
-        """Return for how many tokens, up to ``most``, the row's plan lets these layers draft."""
+        """Return how many tokens, up to ``most``, the row's plan lets these layers draft."""
         index = len(row.token_ids) - 1  # of the generated token that is fed next
         plan = row.schedule.plan(index)
         if not self._needed.issubset(plan):
@@ -119,9 +119,9 @@ class LayerDrafter(Drafter):
 
 
 class TrainedDrafter(LayerDrafter):
-    """Proposes what the bundle's trained draft layer makes of the states of the rows' last pass.
+    """Proposes tokens that the bundle's trained draft layer predicts from the last pass's states.
 
-    It has keys and values of its own and needs no layer of the rows' plans, so it drafts at every
+    The layer has a KV cache of its own and needs no layer of the rows' plans, so it drafts at every
     depth.
     """
 

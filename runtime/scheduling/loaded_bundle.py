@@ -25,15 +25,15 @@ from ..stitching.loaded import EngineLock, load_stitcher, make_slots
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.tokenizer import Tokenizer
 
-# Memory that calls leave behind for others of similar lengths, which then find their engines bound.
+# Memory kept for later calls of similar lengths, which then find their engines already bound.
 _LEAST_IDLE_BYTES = 32 << 20
 
 
 class RunningBatchConfig(ValidatedConfig):
     """Options of a running batch.
 
-    With ``fills_first`` prompts run while slots are free, without a step between them, for texts
-    that nobody reads token by token. ``failures``: "end" the rows that a failure concerns, or
+    With ``fills_first`` prompts run while slots are free, without steps between them; that suits
+    texts that nobody reads token by token. ``failures``: "end" the rows that a failure affects, or
     "raise" it from `RunningBatch.step`. ``draft`` was checked against the bundle.
     """
 
@@ -46,7 +46,7 @@ class RunningBatchConfig(ValidatedConfig):
 
 @dataclass(frozen=True)
 class LoadedBundle:
-    """A bundle with its engines loaded; `EngineLock` guards who uses them."""
+    """A bundle with its engines loaded; `EngineLock` decides who uses them."""
 
     model: ModelSpec
     tokenizer: Tokenizer | None
@@ -66,7 +66,7 @@ class LoadedBundle:
         tokenizer: Tokenizer | None,
         schedules: ScheduleResolver,
     ) -> Self:
-        """Load the engines of ``bundle`` by ``backend``, which belongs to the result."""
+        """Load the engines of ``bundle`` with ``backend``, which the result owns."""
         device = backend.device
         limits = Limits.of(
             bundle.manifest,
@@ -78,7 +78,7 @@ class LoadedBundle:
         drafts = DraftResolver(bundle.manifest, runs_on, options.draft)
         draft = drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_rows, limits.padded_rows)
-        # The free memory is known once the engines are loaded.
+        # The free memory is known only once the engines are loaded.
         kv_bytes = options.kv_memory or backend.memory.available_bytes() // options.kv_shares
         prefill_tokens = MAX_PREFILL_TOKENS
         if device is not None:
@@ -105,7 +105,7 @@ class LoadedBundle:
         )
 
     def remembering(self, memory: DraftMemory | None) -> Self:
-        """Return this bundle with ``memory`` for what drafts learn; None keeps its own."""
+        """Return this bundle with another draft memory; None keeps its own."""
         return self if memory is None else replace(self, draft_memory=memory)
 
     def batch_slots(self, options: OpenOptions, config: RunningBatchConfig) -> SlotStitcher:
@@ -123,7 +123,7 @@ class LoadedBundle:
         return self._slots(limits, config.draft, keeps_prefixes=keeps_prefixes)
 
     def call_slots(self, requests: Sequence[Request], draft: DraftConfig | None) -> SlotStitcher:
-        """Return slots with no more memory than ``requests`` need, where no other will come."""
+        """Return slots with just the memory for ``requests``, as no other request will come."""
         rows = sum(request.params.n for request in requests)
         positions = max((len(one.prompt_token_ids) + one.max_tokens for one in requests), default=1)
         limits = self.limits.of_call(rows, positions)
@@ -138,7 +138,7 @@ class LoadedBundle:
         keeps_prefixes: bool = False,
     ) -> SlotStitcher:
         if draft is not None and limits.capacity is not None and limits.bucket is None:
-            # A device pads each row to the longest one's tokens, and that is written, too.
+            # A device pads each row to the tokens of the longest, and writes the padding, too.
             limits = replace(limits, capacity=limits.capacity + MAX_DRAFT_TOKENS)
         memory = SlotMemory(
             limits,
@@ -152,13 +152,13 @@ class LoadedBundle:
 
     @cached_property
     def call_config(self) -> RunningBatchConfig:
-        """The options of the batch of a call, whose texts nobody reads token by token.
+        """The options of a call's batch, whose texts nobody reads token by token.
 
-        On a CPU two requests start together: their prompts share one read of the weights and run
-        at similar depths, which makes texts of similar length 2 to 7 % faster than one by one, and
-        others no slower. On a device a quarter of the rows start together, or fewer after 50 ms: in
-        a simulation that gave 9 to 14 % more short texts per second than one by one and 7 % fewer
-        long ones; against static batches, 4 % and 60 % more.
+        On a CPU two requests start together: their prompts share one read of the weights and run at
+        similar depths. Compared with starting one by one, texts of similar length are 2 to 7 %
+        faster and others no slower. On a device a quarter of the rows start together, or fewer
+        after 50 ms: in a simulation that gave 9 to 14 % more short texts per second than starting
+        one by one, and 7 % fewer long ones; compared with static batches, 4 % and 60 % more.
         """
         admission = "gang:min_free=2,hold_ms=1000000"
         if self.limits.pads_rows:

@@ -1,4 +1,4 @@
-"""RunningBatch: requests come at any time and run together, each as if it were alone."""
+"""RunningBatch: requests arrive at any time and run together, each as if it were alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .stats import Counters, EngineStats
 
 _LOGGER = logging.getLogger(__name__)
 
-# Failed calls in a row, after which the engines are not expected to recover.
+# After so many failed calls in a row the engines are not expected to recover.
 _MAX_FAILURES = integer("max_failures")
 
 
@@ -42,11 +42,12 @@ class RunningBatch:
     ...             print(delta.request_index, delta.text)
     ...     output = batch.take(number)
 
-    A request gets the tokens that it would get alone, whatever runs beside it (up to rounding where
+    A request gets the tokens that it would get alone, whatever runs with it (except for rounding if
     products are float32). Its KV memory is reserved when it is admitted, so no running request is
     ever preempted. If the computation of one row fails (NaN logits), that row ends with
     finish_reason "error"; if an engine fails, all running rows do, and waiting requests go on. The
-    third failure in a row is raised by `step`. After its ``with`` block a batch only gives results.
+    third failure in a row is raised by `step`. After its ``with`` block a batch only returns
+    results.
 
     Only one thread at a time may use it. `Generator.running_batch` makes one.
     """
@@ -58,9 +59,9 @@ class RunningBatch:
         config: RunningBatchConfig,
         decoding: Decoding | None = None,
     ) -> None:
-        """Make an empty batch on ``slots``, which the holder of the engines closes.
+        """Create an empty batch on ``slots``, which the holder of the engines closes.
 
-        ``decoding`` chooses the tokens that rows feed, by default as ``config.draft`` says. Raises
+        ``decoding`` chooses the tokens that rows feed; the default follows ``config.draft``. Raises
         UsageError for an invalid admission rule.
         """
         self._loaded = loaded
@@ -68,15 +69,15 @@ class RunningBatch:
         self._config = config
         self._decoding = decoding or make_decoding(loaded, slots, config)
         self._requests: dict[int, RunningRequest] = {}
-        self._rows: list[Row] = []  # that run, in order of admission
+        self._rows: list[Row] = []  # running, in order of admission
         self._next_number = self._next_row = 0
         self._failures_in_a_row = 0
         self._step_end = 0.0
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
-        self.admits = True  # while False, waiting requests stay so, and the running ones go on
-        self.memory = slots.memory  # what requests need of it, any thread may ask
+        self.admits = True  # while False, no waiting request is admitted
+        self.memory = slots.memory  # computes what requests need, in any thread
         self.limits = limits = slots.limits
         self._scheduler = Scheduler[RunningRequest](
             limits.max_rows,
@@ -89,7 +90,7 @@ class RunningBatch:
 
     @cached_property
     def scoring(self) -> BatchScoring:
-        """Scores texts between two steps; most batches score none."""
+        """Scores texts between two steps; created on first use."""
         return BatchScoring(self._loaded, self._slots, self._counters)
 
     @property
@@ -113,8 +114,8 @@ class RunningBatch:
     ) -> int:
         """Queue a request and return its number, which its deltas carry as ``request_index``.
 
-        ``client`` names who asks. Clients take turns, one request each; all requests without a
-        name belong to one client. ``draft="off"`` lets this request's rows run without drafts,
+        ``client`` names the sender. Clients take turns, one request each; all requests without a
+        name belong to one client. With ``draft="off"`` this request's rows run without drafts,
         which changes their times, not their texts.
 
         Raises UsageError, ScheduleError, or CapacityError if the request could never run, before
@@ -137,7 +138,7 @@ class RunningBatch:
         return self.add_request(request, resolved)
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:
-        """Queue a prepared request, whose index becomes its number, and return that."""
+        """Queue a prepared request and return its number, which replaces its index."""
         request = replace(request, index=self._next_number)
         return self.add_outputs(request, schedule, range(request.params.n), perf_counter())
 
@@ -171,8 +172,8 @@ class RunningBatch:
         """Run prompts, a part of one, or a step; the result is empty if nothing can run now.
 
         Raises ClosedError if the batch or its generator was closed, and the engines' error once
-        they have failed three times in a row. Whatever else interrupts it, such as
-        KeyboardInterrupt, is raised at once. All running rows have ended then, too.
+        they have failed three times in a row. Any other interruption, such as KeyboardInterrupt, is
+        raised at once, after ending all running rows.
         """
         self._loaded.engines.require_held(self._slots)
         action = self._scheduler.next_action(perf_counter())
@@ -234,7 +235,7 @@ class RunningBatch:
         return self._requests.pop(number)
 
     def stats(self) -> EngineStats:
-        """Return what runs, what waits, and what was done so far."""
+        """Return the numbers of running and waiting requests, and totals so far."""
         return self._counters.snapshot(
             requests=len(self._requests),
             running=len(self._rows),
@@ -252,7 +253,7 @@ class RunningBatch:
         return self._requests[number]
 
     def _fits(self, requests: Sequence[RunningRequest]) -> bool:
-        """Return whether ``requests`` may be admitted now: whether there is KV memory for them."""
+        """Return whether there is KV memory to admit ``requests`` now."""
         if not self.admits:
             return False
         if self._runs_in_chunks(requests[0]):
@@ -313,7 +314,7 @@ class RunningBatch:
         with self._loaded.engines.step():
             logits = self._slots.step(fed, ahead)
         if self._slots.has_run_ahead:
-            start = self._step_end  # the device began no earlier
+            start = self._step_end  # the device began this step no earlier
         self._step_end = end = perf_counter()
         self._counters.count_step([step.plan for step in fed], end - start)
         if any(len(step.tokens) > 1 for step in fed):
@@ -326,7 +327,7 @@ class RunningBatch:
     def _accept(
         self, rows: Sequence[Row], fed: Sequence[StepRow], logits: StepLogits
     ) -> list[StreamDelta]:
-        """Draw what follows the tokens that rows fed, fail rows that cannot, and remove ended ones.
+        """Draw the tokens after those fed, fail rows for which that fails, and remove ended rows.
 
         ``logits`` are those of all tokens fed.
         """
@@ -367,7 +368,7 @@ class RunningBatch:
                 self._counters.finished += not failed
 
     def _fail_all(self, reason: str, action: Action) -> list[StreamDelta]:
-        """End all rows that run or were about to, since their slots may hold wrong values."""
+        """End all rows that run or were about to, because their slots may hold wrong values."""
         numbers = dict.fromkeys(row.request_number for row in self._rows)
         match action:
             case Prefill(begun):
@@ -388,7 +389,7 @@ class RunningBatch:
         return deltas
 
     def _release(self, rows: Iterable[Row]) -> None:
-        """Free the slots of rows, while no other thread can free them all."""
+        """Free the slots of rows while no other thread can free all slots."""
         with self._loaded.engines.unfreed():
             for row in rows:
                 failed = row.finish_reason == "error"

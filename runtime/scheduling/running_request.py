@@ -27,7 +27,7 @@ from .loaded_bundle import LoadedBundle
 
 
 class Row:
-    """The state of one completion: its tokens and their depths, how it samples, stops, and times.
+    """The state of one completion: its tokens and their depths, sampler, stop checker and times.
 
     ``number`` names the row to the stitcher, and ``request_number`` names its request within the
     running batch. ``output_index`` says which of the request's ``n`` completions this is. ``start``
@@ -69,7 +69,7 @@ class Row:
             else None,
             special_ids=tokenizer.ids_of_special_tokens if tokenizer else {},
         )
-        self._layers: list[int] = []  # that each token took
+        self._layers: list[int] = []  # number of layers of each token
         self._logprobs: list[dict[int, Logprob]] = []
         self._start = self._first_time = self._last_time = start
         self._inter_token_seconds: list[float] = []
@@ -82,7 +82,7 @@ class Row:
 
     @property
     def drafts(self) -> Drafts | None:
-        """The row's drafts; None if it may have none, and while it has no pass behind it."""
+        """The row's drafts; None if it has none, and before its first pass."""
         passed = len(self.token_ids) - 1
         if self._drafts is None or passed < 1:
             return None
@@ -90,7 +90,7 @@ class Row:
         return Drafts(passed - accepted, drafted, accepted)
 
     def count_drafts(self, drafted: int, accepted: int) -> None:
-        """Count guesses that a pass of a row that may draft fed, and those it accepted."""
+        """Count a pass of a row that may draft: the guesses that it fed and those accepted."""
         before = self._drafts or (0, 0)
         self._drafts = before[0] + drafted, before[1] + accepted
 
@@ -189,7 +189,7 @@ def request_output(
 
 @dataclass(frozen=True)
 class RunningRequest:
-    """A request that waits or runs: its rows, one for each completion, which share its prompt.
+    """A waiting or running request: its rows, one for each completion, which share its prompt.
 
     ``number`` names it within the running batch. ``start`` is the ``perf_counter`` time at which
     its caller began to wait.
@@ -218,7 +218,7 @@ class RunningRequest:
     ) -> Self:
         """Make rows ``first_row`` and up for the completions ``outputs`` of the request.
 
-        ``owner`` is that of the kept prefixes which the prompt may use, see `PromptRow`.
+        ``owner`` owns the cached prefixes that the prompt may use, see `PromptRow`.
         """
         rows = tuple(
             Row(
@@ -250,7 +250,7 @@ class RunningRequest:
 
     @property
     def client(self) -> str:
-        """The name of the client that asks."""
+        """The name of the client that sent it."""
         return self.request.client
 
     @property

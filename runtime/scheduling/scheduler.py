@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class ClientQueues(Generic[K, T]):
-    """Waiting items in one queue per client; iteration goes round the clients.
+    """Waiting items in one queue per client; clients take turns (round robin).
 
-    A client's items keep their order of arrival. A client whose item was served goes behind all
-    others, and so does one that had nothing waiting, so each client waits for at most one item of
-    every client before it. With one client the order is that of arrival.
+    A client's items keep their order of arrival. A client whose item was served goes to the end,
+    and so does one that had nothing waiting, so each client waits for at most one item of every
+    client before it. With one client the order is that of arrival.
 
     >>> queues = ClientQueues[int, str]()
     >>> for key, (client, item) in enumerate([("a", "a1"), ("a", "a2"), ("b", "b1")]):
@@ -30,13 +30,13 @@ class ClientQueues(Generic[K, T]):
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[K, T]] = {}  # by client, in the order of turns
-        self._clients: dict[K, str] = {}  # of each item
+        self._clients: dict[K, str] = {}  # by item
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def __iter__(self) -> Iterator[T]:
-        """Yield all items in the order in which they are served if no other comes."""
+        """Yield all items in the order in which they are served unless others arrive."""
         rounds = deque(iter(queue.values()) for queue in self._queues.values())
         while rounds:
             queue = rounds.popleft()
@@ -46,7 +46,7 @@ class ClientQueues(Generic[K, T]):
                 break
 
     def add(self, key: K, item: T, client: str) -> None:
-        """Queue an item behind the others of its client."""
+        """Queue an item after the others of its client."""
         self._clients[key] = client
         self._queues.setdefault(client, {})[key] = item
 
@@ -69,14 +69,14 @@ class ClientQueues(Generic[K, T]):
 
 
 class Schedulable(Protocol):
-    """The part of a request that the scheduler reads; a `RunningRequest` has it.
+    """The part of a request that the scheduler reads; implemented by `RunningRequest`.
 
     Requests whose ``client`` has no name belong to one client.
     """
 
     @property
     def number(self) -> int:
-        """The request's number, by which actions name it."""
+        """The request's number, which actions use."""
 
     @property
     def prompt_length(self) -> int:
@@ -96,14 +96,14 @@ R = TypeVar("R", bound=Schedulable)
 
 @dataclass(frozen=True)
 class Prefill:
-    """Run the prompts of these requests in one call; after it the requests run."""
+    """Run the prompts of these requests in one call, after which the requests run."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Run the next tokens of a prompt; the caller tells `prompt_ran` when they were the last."""
+    """Run the next tokens of a prompt; the caller calls `prompt_ran` after the last ones."""
 
     number: int
     is_first: bool
@@ -116,10 +116,10 @@ class Decode:
 
 @dataclass(frozen=True)
 class Wait:
-    """Do nothing until a request comes."""
+    """Do nothing until a request arrives."""
 
 
-# Padding that any row may have: running so many tokens costs less than reading the weights for
+# Padding that every row may have, because running it costs less than reading the weights for
 # another call (12 tokens of OPT-1.3b in int8 on two cores).
 _CHEAP_PADDING = integer("cheap_padding")
 
@@ -131,9 +131,9 @@ class Scheduler(Generic[R]):
 
     Clients take turns, one request each (`ClientQueues`); requests of one client are served in
     order of arrival. Prompts of similar length (the shortest at least half the longest) share a
-    call of at most ``max_prefill_tokens``, padding included. A step follows each call for prompts,
-    so that the gap between two tokens of a text is at most one such call and one step. No request
-    passes the one whose turn it is while that waits for rows or memory, so none starves.
+    call of at most ``max_prefill_tokens``, including padding. A step follows each prefill call, so
+    that the gap between two tokens of a text is at most one such call and one step. No request
+    overtakes the one whose turn it is while that waits for rows or memory, so none starves.
 
     ``fits`` returns whether there is memory to admit requests together, ``runs_in_chunks`` whether
     a request's prompt runs alone, in chunks.
@@ -163,7 +163,7 @@ class Scheduler(Generic[R]):
 
     @property
     def waiting(self) -> tuple[R, ...]:
-        """The waiting requests, in the order of their admission if no other comes."""
+        """The waiting requests, in the order of their admission unless others arrive."""
         return tuple(self._waiting)
 
     @property
@@ -199,7 +199,7 @@ class Scheduler(Generic[R]):
             self._chunked = None
 
     def prompt_ran(self) -> None:
-        """Note that the prompt in chunks has run to its end: its request runs from now on."""
+        """Note that the prompt in chunks has run to its end, so its request runs from now on."""
         request, self._chunked = self._chunked, None
         assert request is not None, "no prompt runs in chunks"
         self._running[request.number] = request.num_rows
@@ -242,7 +242,7 @@ class Scheduler(Generic[R]):
             if group and not is_alike:
                 continue
             if request.num_rows > free:
-                break  # no later request may pass it
+                break  # no later request may overtake it
             runs_alone = self._runs_in_chunks(request)
             if group and runs_alone:
                 continue
@@ -256,11 +256,11 @@ class Scheduler(Generic[R]):
         return group
 
     def _holds(self, now: float) -> bool:
-        """Return True if those that could be admitted wait for others, from the first time on."""
+        """Return True if the admission rule holds waiting requests back; note since when."""
         waiting = sum(request.num_rows for request in self._waiting)
         if self._fills_first and waiting <= self._free():
             self._since = None
-            return False  # no other request will come to share the call
+            return False  # no further request will share the call
         self._since = now if self._since is None else self._since
         return self._admission.holds(
             waiting=waiting,

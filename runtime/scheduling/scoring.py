@@ -178,7 +178,7 @@ class ScoringTurns:
     _texts_until: float = 0.0  # the text_seconds from which the next prompt may be scored
 
     def is_due(self, text_seconds: float, steps: int, *, running: bool) -> bool:
-        """Return whether texts have had their time, and running ones at least one step."""
+        """Return whether texts have had their time, and running texts at least one step."""
         return text_seconds >= self._texts_until and not (running and steps == self._steps)
 
     def scored(self, seconds: float, text_seconds: float, steps: int) -> None:
@@ -190,7 +190,7 @@ class BatchScoring:
     """Scores texts on the engines of a running batch, in its thread, while no step runs.
 
     A text is one call over all of its tokens, which delays the running requests by its length. It
-    has keys and values of its own, so a text that fails harms no other.
+    uses a KV cache of its own, so a text that fails affects no other.
     """
 
     def __init__(self, loaded: LoadedBundle, slots: SlotStitcher, counters: Counters) -> None:
@@ -217,16 +217,16 @@ class BatchScoring:
         return self._turns.is_due(counters.text_seconds, counters.steps, running=running)
 
     def fits(self, request: ScoreRequest) -> bool:
-        """Return whether `run` would find memory for a text, or refuse it whatever is free."""
+        """Return whether `run` would find memory for a text, or could never find it."""
         needed, limit = self._scorer.nbytes(request), self._pool.limit or 0
         in_use = self._pool.in_use_bytes - self._slots.prefix_bytes
         return needed > limit or in_use + needed <= limit
 
     def run(self, request: ScoreRequest, schedule: ExitSchedule, start: float) -> ScoreOutput:
-        """Score a text, which waits since ``start``; call it between two steps.
+        """Score a text that has waited since ``start``; call it between two steps.
 
-        Raises SkipDecError if an engine fails or makes no valid logits, CapacityError where memory
-        is short, ClosedError if the generator was closed.
+        Raises SkipDecError if an engine fails or its logits are invalid, CapacityError if memory is
+        short, and ClosedError if the generator was closed.
         """
         counters, begun = self._counters, perf_counter()
         counters.submitted += 1

@@ -61,7 +61,7 @@ class BatchHistograms:
         self.prefill_seconds = Histogram(_SECONDS)  # of a call that runs prompts or a part of one
         self.step_seconds = Histogram(_SECONDS)  # of a decode step, without sampling
         self.step_rows = Histogram(_ROWS)
-        self.step_union_layers = Histogram(range(1, num_layers + 1))  # that a step called
+        self.step_union_layers = Histogram(range(1, num_layers + 1))  # layers that a step called
         self.accepted_of_a_pass = Histogram(range(MAX_DRAFT_TOKENS + 1))  # drafts of one row
 
     def snapshot(self) -> dict[str, Distribution]:
@@ -78,7 +78,7 @@ class EngineStats:
     `BatchHistograms`, by name.
     """
 
-    requests: int  # that wait, run, or have ended but were not taken
+    requests: int  # waiting, running, or ended but not taken
     running: int  # rows
     waiting: int  # requests
     submitted: int  # requests
@@ -86,10 +86,10 @@ class EngineStats:
     aborted: int
     failed: int
     reserved_bytes: int
-    prefix_bytes: int  # of kept prefixes, in addition to reserved_bytes
+    prefix_bytes: int  # of cached prefixes, in addition to reserved_bytes
     limit_bytes: int
     prompt_tokens: int
-    prefix_tokens: int  # of these, taken from kept prefixes
+    prefix_tokens: int  # of these, taken from cached prefixes
     generated_tokens: int
     steps: int
     step_rows: int
@@ -100,19 +100,19 @@ class EngineStats:
     decode_seconds: float
     sampling_seconds: float
     scoring_seconds: float = 0.0
-    draft_steps: int = 0  # of layers that draft
+    draft_steps: int = 0  # draft steps of layers
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0  # of these, those that were right
-    draft_seconds: float = 0.0  # of decode_seconds, those before the passes that check drafts
+    draft_seconds: float = 0.0  # the part of decode_seconds before passes that check drafts
     drafting: int = 0  # the most tokens that a row drafts now; 0 while there are no drafts
     histograms: Mapping[str, Distribution] = field(default_factory=dict)
 
     @property
     def mixing_loss(self) -> float | None:
-        """Layers that steps read over the mean depth of their rows; None before the first step.
+        """Layers that steps read ÷ the mean depth of their rows; None before the first step.
 
-        It is 1.0 if all rows of a step run the same layers, and 1.33 if rows run 12 layers in the
-        mean and one of them runs 16. Its cost depends on the share of a step that reading weights
+        It is 1.0 if all rows of a step run the same layers, and 1.33 if rows run 12 layers on
+        average and one of them runs 16. Its cost depends on what share of a step reading weights
         takes.
         """
         return sum(self.layer_calls) / self.step_depth if self.steps else None
@@ -127,7 +127,7 @@ class EngineStats:
         return cls(**sums | {"drafting": max(each.drafting for each in stats)})
 
     def ended(self, lost: int) -> EngineStats:
-        """Return the figures after the batch is gone and ``lost`` running requests with it."""
+        """Return the figures after the batch has died with ``lost`` running requests."""
         failed = self.failed + lost
         return replace(
             self,
@@ -188,7 +188,7 @@ class Counters:
         return self.prefill_seconds + self.decode_seconds + self.sampling_seconds
 
     def snapshot(self, **present: int) -> EngineStats:
-        """Return all figures, of which ``present`` describe this moment."""
+        """Return all figures; ``present`` has those that describe this moment."""
         values: dict[str, Any] = vars(self) | {
             "layer_calls": tuple(self.layer_calls),
             "layer_rows": tuple(self.layer_rows),
@@ -202,7 +202,7 @@ class Counters:
         self.histograms.prefill_seconds.observe(seconds)
 
     def count_drafts(self, drafted: int, accepted: int) -> None:
-        """Count what came of one row's drafts in one pass, if it had any."""
+        """Count the drafts of one row in one pass, if it had any."""
         if drafted:
             self.draft_tokens += drafted
             self.accepted_draft_tokens += max(0, accepted)

@@ -25,25 +25,25 @@ MAX_CHARACTERS = 1 << 22  # of all messages of a chat
 ROLES = ("system", "user", "assistant", "developer")
 _CONTENT = "a text, or a list of text parts"
 ASKS_FOR_NOTHING: tuple[object, ...] = (False, [], {})
-"""Values, beside null, of fields that are not supported: such a field is as good as absent."""
+"""Values, in addition to null, with which an unsupported field counts as absent."""
 
 SpecialTokens = Literal["escape", "allow"]
-"""What becomes of special tokens that a message spells: plain text, or the tokens."""
+"""Whether special tokens that a message spells become plain text or the tokens."""
 
 _OWN_VARIABLES = ("messages", "add_generation_prompt", "tools", "documents")
 
 
 class ChatTokenizer(Protocol):
-    """What a chat needs of a tokenizer."""
+    """The part of a tokenizer that chats need."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text in which special tokens may be spelled."""
+        """Return the ids of a text, with special tokens that it spells."""
 
     def encode_plain(self, text: str) -> list[int]:
-        """Return the ids of a text whose special tokens are ordinary text."""
+        """Return the ids of a text, in which special tokens are ordinary text."""
 
     def least_tokens(self, text: str) -> int:
-        """Return a lower bound on the tokens of a text, from its length alone."""
+        """Return a lower bound on the number of a text's tokens, from its length alone."""
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token, if there is one."""
@@ -63,7 +63,7 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredChat:
-    """A chat that ends in an answer: its prompt, and the ids of the answer with its end."""
+    """A chat that ends in an answer: its prompt, and the ids of the answer including its end."""
 
     prompt: ChatPrompt
     answer_token_ids: tuple[int, ...]
@@ -75,7 +75,7 @@ class ChatTemplate:
     Texts and tokens are those of transformers' ``apply_chat_template``: the template writes all
     special tokens, so the tokenizer adds none. ``special_tokens`` are those that templates know by
     name, for example ``{"bos_token": "<s>"}``. ``now`` is the clock of templates that show the
-    date. ``subject`` names the template's file in errors. Safe from all threads.
+    date. ``subject`` names the template's file in errors. Any thread may call it.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class ChatTemplate:
     def parse(
         cls, content: bytes, described: ChatFile, tokenizer: ChatTokenizer, subject: str
     ) -> ChatTemplate:
-        """Read a bundle's template, which is compiled when it is first used.
+        """Read a bundle's template, which is compiled on first use.
 
-        Raises BundleError for one that is not UTF-8.
+        Raises BundleError if it is not UTF-8.
         """
         try:
             source = content.decode()
@@ -113,8 +113,8 @@ class ChatTemplate:
     def require_compiled(self) -> None:
         """Compile the template, so that the first chat need not wait.
 
-        Raises BundleError for one that is not Jinja, UsageError for one that takes too much time or
-        memory, and MissingExtraError without jinja2.
+        Raises BundleError if it is not Jinja, UsageError if it takes too much time or memory, and
+        MissingExtraError without jinja2.
         """
         self._processes.variables()
 
@@ -158,8 +158,8 @@ class ChatTemplate:
         With "escape", a special token that a message spells is read as ordinary text, so that a
         message can't end its turn and begin another's; with "allow" it becomes that token. With
         ``continue_final_message`` the text ends within the last message, which is the beginning of
-        the answer. Without it, a chat to answer may not end in an answer. A chat that surely has
-        more than ``max_tokens`` tokens is refused before they are made.
+        the answer. Without it, a chat to answer may not end in an answer. A chat that must have
+        more than ``max_tokens`` tokens is refused before it is tokenized.
         """
         checked = checked_messages(messages)
         variables = self._checked(chat_template_kwargs)
@@ -188,10 +188,10 @@ class ChatTemplate:
     ) -> AnsweredChat:
         """Return the prompt before the last message, as `encode` does, and that message's tokens.
 
-        They are what the template writes behind the prompt, up to the first end of text in it; if
-        it writes none of ``end_token_ids``, the first of these follows. An answer "Hello!" behind
+        They are what the template writes after the prompt, up to the first end of text in it; if it
+        writes none of ``end_token_ids``, the first of these is added. An answer "Hello!" after
         "<|im_start|>assistant\\n" has the tokens of "Hello!<|im_end|>". Raises UsageError as
-        `encode`, and for a template that begins an answer in another way than it ends a prompt.
+        `encode`, and if the rendered answer does not begin with the rendered prompt.
         """
         checked = self._escaped(checked_messages(messages))
         before, whole = self._render(checked[:-1], {}, True), self._render(checked, {}, False)
@@ -232,7 +232,7 @@ class ChatTemplate:
         return plain
 
     def _escaped(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-        """Return the messages with marks in the place of special tokens that they spell."""
+        """Return the messages with marks in place of the special tokens that they spell."""
         marked = self._spelled.marked
         return [{"role": one["role"], "content": marked(one["content"])} for one in messages]
 
@@ -252,7 +252,7 @@ class ChatTemplate:
         return SpelledTokens(tuple(self._tokenizer.ids_of_special_tokens))
 
     def _encoded(self, rendered: str, max_tokens: int | None = None) -> ChatPrompt:
-        """Return rendered text with special tokens in the place of marks, and its ids."""
+        """Return rendered text with special tokens in place of marks, and its ids."""
         parts = list(self._spelled.parts(rendered))
         whole = "".join(text for text, _ in parts)
         least = 0 if max_tokens is None else self._tokenizer.least_tokens(whole)
@@ -272,7 +272,7 @@ class ChatTemplate:
     def _render_open(
         self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
     ) -> str:
-        """Return the text up to the end of the last message's own."""
+        """Return the text up to the end of the last message's content."""
         *before, last = messages
         text = last["content"]
         rendered = self._render([*before, {**last, "content": f"{text}{END} "}], variables, False)
@@ -283,7 +283,7 @@ class ChatTemplate:
                 "can't be used with this chat template, which drops or changes the text of the "
                 "last message",
             )
-        return begin if rest.startswith(" ") else begin.rstrip()  # of a template that trims it
+        return begin if rest.startswith(" ") else begin.rstrip()  # the template trims the content
 
     def _render(
         self,
@@ -308,9 +308,9 @@ def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, st
     """Return messages as plain objects of ``role`` and ``content``.
 
     ``content`` is a text, or a list of OpenAI's text parts, which are joined by line feeds:
-    ``[{"type": "text", "text": "Hello"}]``. Fields of both that ask for nothing (None, False, an
-    empty list or object) count as absent. Raises UsageError with the problem of the first message
-    that is not allowed.
+    ``[{"type": "text", "text": "Hello"}]``. Unsupported fields of messages and parts count as
+    absent if they are None, False, or an empty list or object. Raises UsageError with the problem
+    of the first message that is not allowed.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise _refusal(f"is {shown(messages)}; allowed: a list of objects with role and content")
@@ -344,7 +344,7 @@ def _checked_message(index: int, message: object) -> dict[str, str]:
 
 
 def _asked(fields: Mapping[Any, object]) -> list[object]:
-    """Return the names of fields that ask for something."""
+    """Return the names of fields that do not count as absent."""
     return [
         name
         for name, value in fields.items()

@@ -1,4 +1,4 @@
-"""Token ids to text, one at a time: what the decoder of a tokenizer.json does."""
+"""Token ids to text, one at a time, as the decoder of a tokenizer.json does it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class IncrementalDecoder(Protocol):
     """
 
     def push(self, token_id: int) -> str:
-        """Take the next token and return the text that became certain; may be ""."""
+        """Take the next token and return the text that it completes; may be ""."""
 
     def flush(self) -> str:
         """End the sequence and return the rest of its text, U+FFFD for an incomplete character."""
 
     @property
     def num_held(self) -> int:
-        """The number of whole characters that the tokens so far have and `push` held back."""
+        """The number of whole characters in the tokens so far that `push` has held back."""
 
 
 @dataclass(frozen=True)
 class CharacterSteps:
-    """The decoder of a tokenizer of characters: these steps in this order.
+    """The decoder of a character-based tokenizer: these steps in this order.
 
     ``replacements`` are made in each token. With ``byte_fallback``, a run of tokens ``<0x00>`` …
     ``<0xFF>`` is decoded as UTF-8, or as one U+FFFD per byte if it is invalid. Up to
@@ -60,7 +60,7 @@ class CharacterSteps:
 
 
 def component_steps(component: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (of tokenizers)
-    """Return the steps of a normalizer, pre-tokenizer or decoder, those of sequences in place."""
+    """Return the steps of a normalizer, pre-tokenizer or decoder, with sequences flattened."""
     if component is None:
         return []
     return list(_flattened(json.loads(component.__getstate__())))
@@ -76,9 +76,9 @@ def _flattened(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def character_steps(decoder: object) -> CharacterSteps | None:
-    """Return what ``decoder`` does if it is Replace…, ByteFallback, Fuse, Strip, in this order.
+    """Return the steps of ``decoder``: Replace…, ByteFallback, Fuse and Strip, in this order.
 
-    Each may be missing, but Strip needs Fuse. None for any other decoder.
+    Each may be missing, but Strip needs Fuse. Returns None for any other decoder.
     """
     steps = component_steps(decoder)
     if decoder is None or any(
@@ -105,7 +105,7 @@ _LETTERS = {"Replace": "R", "ByteFallback": "B", "Fuse": "F", "Strip": "S"}
 
 
 class ByteDecoder:
-    """Decodes UTF-8 as it comes, because tokens are byte strings; the cost is linear."""
+    """Decodes UTF-8 incrementally, because tokens are byte strings; the cost is linear."""
 
     def __init__(self, bytes_of: Callable[[int], bytes], is_skipped: Callable[[int], bool]) -> None:
         self._bytes_of = bytes_of
@@ -129,8 +129,8 @@ class ByteDecoder:
 class CharacterDecoder:
     """Decodes by `CharacterSteps`; the cost is linear.
 
-    A run of bytes comes with the token behind it: a later byte may make the whole run invalid.
-    ``▁<0xE6> <0x9D> <0xB1> ▁you`` gives "", "", "", "東 you".
+    A run of byte tokens is returned with the token after it, because a later byte may make the
+    whole run invalid. ``▁<0xE6> <0x9D> <0xB1> ▁you`` gives "", "", "", "東 you".
     """
 
     def __init__(

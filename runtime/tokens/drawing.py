@@ -1,4 +1,4 @@
-"""Drawing a token from a row of logits by a uniform number.
+"""Drawing a token from a row of logits with a uniform random number.
 
 A token's weight is e^((logit − best) / temperature), in float32 by one exp whose bits are the same
 everywhere (`weights_of`); sums of weights, and values compared with them, are float64. So equal
@@ -27,7 +27,7 @@ _BLOCK = 256  # weights summed at once
 
 
 class Drawer(Protocol):
-    """Draws tokens by one request's parameters: min_p, top_k, top_p, softmax, draw.
+    """Draws tokens with one request's parameters: min_p, top_k, top_p, softmax, draw.
 
     Worked example, logits [2, 1, 0, -1], temperature 1, top_k 3, top_p 0.9: top_k leaves
     [2, 1, 0] with probabilities [0.665, 0.245, 0.090]; 0.665 + 0.245 ≥ 0.9, so top_p leaves the
@@ -43,11 +43,11 @@ class Drawer(Protocol):
 
 
 class TokenDraw(NamedTuple):
-    """The numbers by which a device guesses a token, as `engines.backends.choice` takes them.
+    """The numbers with which a device guesses a token, as `engines.backends.choice` takes them.
 
-    ``top_p`` is 2 where all tokens stay. ``least_total``: 1 where it is a share of the whole
-    vocabulary's probabilities, 0 where min_p or top_k has left some. ``last``: the index of the
-    last candidate that top_k leaves.
+    ``top_p`` is 2 if it keeps all tokens. ``least_total`` is 1 if top_p refers to the whole
+    vocabulary, and 0 if min_p or top_k has removed some tokens before. ``last`` is the index of the
+    last candidate that top_k keeps.
     """
 
     inverse_temperature: float
@@ -59,7 +59,7 @@ class TokenDraw(NamedTuple):
 
     @classmethod
     def of(cls, params: SamplingParams, uniform: float) -> TokenDraw:
-        """Return the draw of a token by ``uniform``; ``params`` are not greedy."""
+        """Return the draw of a token with ``uniform``; ``params`` are not greedy."""
         leaves_some = params.min_p > 0 or params.top_k > 0
         return cls(
             float(_inverse_temperature(params)),
@@ -83,7 +83,7 @@ def drawer_of(params: SamplingParams) -> Drawer:
             inverse = float(_inverse_temperature(params))
             return KernelDraw(library, inverse, margin, params.top_k, params.top_p)
     except EnvironmentMismatchError:
-        pass  # loading engines that need the library reports it
+        pass  # loading engines that need the library reports the error
     return NumpyDrawer(params)
 
 
@@ -141,7 +141,7 @@ def _multiply_add(a: Logits, b: Logits | float, c: Logits | float) -> Logits:
 
 
 def min_p_margin(params: SamplingParams) -> np.float32:
-    """Return the offset from the best logit to the smallest that min_p keeps: p ≥ min_p · p_best.
+    """Return the offset from the best logit to the lowest one that min_p keeps: p ≥ min_p · p_best.
 
     -inf without min_p.
     """

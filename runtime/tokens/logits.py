@@ -1,4 +1,4 @@
-"""StepLogits: what a pass leaves to sample from, on the host or on a device."""
+"""StepLogits: the logits of a pass to sample from, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepLogits(ABC):
     def probability(self, row: int, token_id: int) -> float:
         """Return the probability of a proposed token by the logits of ``row``, at temperature 1.
 
-        It is that among the tokens whose logits are at hand, NaN where these are not numbers.
+        It is relative to the tokens whose logits are available, and NaN if these are not finite.
         """
 
 
@@ -54,7 +54,7 @@ class HostLogits(StepLogits):
 
 @dataclass(frozen=True)
 class KeptLogits(HostLogits):
-    """Logits float32 [rows, N] of some tokens alone, ``token_ids`` int64 [N], ascending."""
+    """Logits float32 [rows, N] of only the tokens ``token_ids`` int64 [N], ascending."""
 
     token_ids: Array
 
@@ -69,7 +69,7 @@ class KeptLogits(HostLogits):
 
 @dataclass(frozen=True)
 class SharedLogits(StepLogits):
-    """Logits that several rows read: row r has those at ``indices[r]`` of ``logits``."""
+    """Logits that rows share: row r reads row ``indices[r]`` of ``logits``."""
 
     logits: StepLogits
     indices: Sequence[int]
@@ -103,7 +103,7 @@ class CandidateLogits(StepLogits):
 
     @cached_property
     def _best(self) -> list[int | None]:
-        """The most probable token of each row; None if several are, or it is not finite."""
+        """The most probable token of each row; None if several tie or its logit is not finite."""
         if self.top_logits.shape[1] == 1:
             return [None] * len(self.top_logits)
         first, second = self.top_logits[:, 0], self.top_logits[:, 1]

@@ -39,7 +39,7 @@ class Timings(_Output):
     """Wall-clock seconds of one completion."""
 
     time_to_first_token: float  # from the call of generate to the first output token
-    inter_token_seconds: tuple[float, ...] = ()  # per later token: since the one before it
+    inter_token_seconds: tuple[float, ...] = ()  # for each later token, since the one before it
     decode_seconds: float = 0.0  # from the first output token to the last
 
 
@@ -50,7 +50,7 @@ class Drafts(_Output):
     Worked: 9 passes checked 36 drafted tokens, of which 30 were right: they wrote 39 tokens.
     """
 
-    passes: int = 0  # with and without drafts, behind the prompt
+    passes: int = 0  # after the prompt, with and without drafts
     drafted: int = 0
     accepted: int = 0
 

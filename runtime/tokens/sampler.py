@@ -1,4 +1,4 @@
-"""Sampler: one token from one row of a step's logits, with a random stream of its own."""
+"""Sampler: chooses one token from one row of a step's logits, with its own random stream."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ class Sampler:
     def propose(self, logits: Logits, index: int, token_ids: Array | None = None) -> int:
         """Return what would be drawn from ``logits`` as the ``index``-th next token.
 
-        ``logits`` float32 [V], or fewer: of ``token_ids``, ascending, or of the vocabulary's first
-        tokens. Changes nothing: penalties are those of the tokens drawn so far. Of logits from
-        which no token can be drawn it returns any token.
+        ``logits`` float32 [V], or fewer: those of ``token_ids``, ascending, or of the vocabulary's
+        first tokens. Changes no state: penalties are those of the tokens drawn so far. If no token
+        can be drawn from the logits, it returns any token.
         """
         if len(logits) < self._vocab_size and self._adjusts:
             whole = np.full(self._vocab_size, -np.inf, np.float32)  # [V]
@@ -123,14 +123,14 @@ class Sampler:
 
     @property
     def takes_best(self) -> bool:
-        """True if the next token is the most probable one, and nothing else is asked about it."""
+        """True if the next token is the most probable one, and only that token is needed."""
         return self._random is None and self.is_guessable and self._params.logprobs is None
 
     @property
     def is_guessable(self) -> bool:
         """True if a device can guess the next token from the most probable ones.
 
-        It can't where penalties or a mask change logits, or every token of the vocabulary may come.
+        It can't if penalties or a mask change logits, or any token of the vocabulary may be drawn.
         """
         params = self._params
         leaves_some = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
@@ -142,32 +142,32 @@ class Sampler:
 
     @property
     def next_draw(self) -> TokenDraw | None:
-        """How a device guesses the next token, if `is_guessable`; None if this `takes_best`."""
+        """Return how a device guesses the next token if `is_guessable`; None if `takes_best`."""
         if self._random is None:
             return None if self.takes_best else MOST_PROBABLE
         return TokenDraw.of(self._params, self.peek(0))
 
     def take_best(self, token_id: int) -> SampledToken:
-        """Choose the one most probable token, which the caller has found; if `takes_best`."""
+        """Choose the most probable token, which the caller has found; only if `takes_best`."""
         self._num_sampled += 1
         return SampledToken(token_id)
 
     @property
     def _adjusts(self) -> bool:
-        """True if logits of some tokens are changed before a token is chosen."""
+        """True if penalties or a mask change logits before a token is chosen."""
         return self._penalties is not None or self._params.min_tokens > 0
 
     def sample_candidates(self, candidates: Candidates) -> SampledToken | None:
         """Choose the next token from the most probable ones; None if these don't decide.
 
-        A returned token is the one that ``sample`` would return for all logits. Candidates
-        decide if no other token can be chosen: greedily, or if top_k or min_p exclude all logits
-        up to the smallest candidate's. Penalties, log-probabilities, the ``min_tokens`` mask and
-        top_p alone need all logits.
+        A returned token is the one that ``sample`` would return for all logits. Candidates decide
+        if no other token can be chosen: when greedy, or if top_k or min_p exclude all logits up to
+        the smallest candidate's. Penalties, log-probabilities, the ``min_tokens`` mask, and top_p
+        without top_k or min_p need all logits.
         """
         needs_all = self._params.logprobs is not None
         if needs_all or not self._is_decided(candidates, self._num_sampled):
-            return None  # also if none is finite: `sample` raises the error, which counts them all
+            return None  # even if no logit is finite: the error of `sample` counts all of them
         token_id = self._choose_candidate(candidates, self._next_uniform())
         if token_id is None:
             return None
@@ -177,7 +177,7 @@ class Sampler:
     def propose_candidates(self, candidates: Candidates, index: int) -> int | None:
         """Return what ``propose`` would for all logits; None if the candidates don't decide.
 
-        ``index`` and what it changes are as there. Log-probabilities need no other logits here.
+        ``index`` is as there, and no state changes. Log-probabilities need no other logits here.
         """
         if not self._is_decided(candidates, self._num_sampled + index):
             return None
@@ -185,7 +185,7 @@ class Sampler:
         return self._choose_candidate(candidates, uniform)
 
     def _is_decided(self, candidates: Candidates, num_before: int) -> bool:
-        """Return True if no token but a candidate can be chosen behind ``num_before`` others."""
+        """Return True if only a candidate can be chosen after ``num_before`` output tokens."""
         if self._penalties is not None or num_before < self._params.min_tokens:
             return False
         if not math.isfinite(candidates.logits[0]):
@@ -197,12 +197,12 @@ class Sampler:
         if uniform is None:
             is_best = candidates.logits == candidates.logits[0]
             return int(candidates.token_ids[is_best].min())
-        order = np.argsort(candidates.token_ids)  # draws go by token id
+        order = np.argsort(candidates.token_ids)  # draws go in the order of token ids
         index = self._choose(candidates.logits[order], uniform)
         return None if index is None else int(candidates.token_ids[order[index]])
 
     def _next_uniform(self) -> float | None:
-        """Return the next token's random number, which is used up; None if greedy."""
+        """Consume and return the next token's random number; None if greedy."""
         if self._random is None:
             return None
         return self._peeked.popleft() if self._peeked else self._random.random()
@@ -227,7 +227,7 @@ class Sampler:
     def _adjust(self, logits: Logits, num_before: int) -> Logits:
         """Apply penalties and the ``min_tokens`` mask to a copy, or return ``logits`` unchanged.
 
-        ``num_before`` output tokens come before the one that is chosen.
+        ``num_before`` is the number of output tokens before the chosen one.
         """
         masked = num_before < self._params.min_tokens and self._ending_ids.size > 0
         if self._penalties is None and not masked:

@@ -37,7 +37,7 @@ def _none_if_false(value: object) -> object:
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 TokenId = Annotated[int, Field(ge=0)]
 LogprobCount = Annotated[int | None, BeforeValidator(_none_if_false)]
-"""How many tokens are reported beside each one; None and False: none, not even the chosen one."""
+"""Number of tokens reported with each chosen one; with None or False, not even that is reported."""
 if TYPE_CHECKING:  # accepted values; the fields hold tuples
     StopStrings = Sequence[str]
     TokenIds = Sequence[int]
@@ -49,8 +49,8 @@ else:
 class SamplingParams(ValidatedConfig):
     """Sampling and stopping of one request; immutable, unknown fields are refused.
 
-    Where temperature, top_k, top_p, min_p and repetition_penalty are not given, those apply that
-    the bundle recommends, if it does. For a chat, max_tokens is None unless it is given.
+    If temperature, top_k, top_p, min_p or repetition_penalty are not given, the bundle's defaults
+    apply, if it has any. For a chat, max_tokens is None unless it is given.
 
     Errors name a field's description as the allowed values. One UsageError lists all problems:
 
@@ -188,7 +188,7 @@ class SamplingParams(ValidatedConfig):
 
     @classmethod
     def fixed(cls, **fields: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
-        """Return parameters that count as given, all of them: no bundle's defaults apply."""
+        """Return parameters that all count as given, so that no bundle's defaults apply."""
         return cls(**(dict(cls()) | fields))
 
     @property
@@ -198,7 +198,7 @@ class SamplingParams(ValidatedConfig):
         return {name: getattr(self, name) for name in names}
 
     def resolved(self, defaults: Mapping[str, float], *, is_chat: bool) -> Self:
-        """Return the parameters of a request: a bundle's ``defaults`` where none were given.
+        """Return the parameters of a request, with a bundle's ``defaults`` for those not given.
 
         Without max_tokens the answer of a chat may be as long as the model allows.
         """

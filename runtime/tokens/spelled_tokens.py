@@ -1,8 +1,8 @@
-"""SpelledTokens: special tokens that the messages of a chat spell, kept from becoming tokens.
+"""SpelledTokens: keeps special tokens that the messages of a chat spell from becoming tokens.
 
-A template renders all messages into one text, in which the tokenizer would take for a token
-whatever spells one. So each is replaced by a mark before the messages are rendered, and put back as
-ordinary text behind the template. Marks consist of noncharacters, which no text has.
+A template renders all messages into one text, in which the tokenizer would turn whatever spells a
+special token into that token. So each is replaced by a mark before the messages are rendered, and
+put back as ordinary text afterwards. Marks consist of noncharacters, which no text has.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from os.path import commonprefix
 
 from ...engines.errors import UsageError
 
-END = "\ufdd2"  # stands where the last message ends
+END = "\ufdd2"  # marks the end of the last message
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _DIGITS = [chr(0xFDE0 + digit) for digit in range(10)]
 _NONCHARACTERS = (_OPEN, _CLOSE, END, *_DIGITS)
-_PIECE = 1 << 14  # characters that one search looks through: a millisecond
+_PIECE = 1 << 14  # characters per search, which takes a millisecond
 _MARK = re.compile(f"{_OPEN}([{''.join(_DIGITS)}]{{1,9}}){_CLOSE}")
 _SPELLING = str.maketrans({digit: str(index) for index, digit in enumerate(_DIGITS)})
 _NUMBER = str.maketrans({str(index): digit for index, digit in enumerate(_DIGITS)})
@@ -26,9 +26,9 @@ _NUMBER = str.maketrans({str(index): digit for index, digit in enumerate(_DIGITS
 class SpelledTokens:
     """Marks the tokens ``texts`` in messages, and finds the marks in what a template renders.
 
-    A message may be as long as a server allows, and other threads wait for each call of a regular
-    expression. So texts are searched piece by piece, by an expression in which no two alternatives
-    begin alike.
+    A message may be as long as a server allows, and other threads wait while a regular expression
+    runs. So texts are searched piece by piece, with an expression in which no two alternatives
+    begin with the same character.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class SpelledTokens:
     def marked(self, text: str) -> str:
         """Return ``text`` without noncharacters, and with marks for the tokens in it.
 
-        Of two tokens that begin at the same place, the longer one counts, as in the tokenizer.
+        If two tokens begin at the same place, the longer one counts, as in the tokenizer.
         """
         text = without_noncharacters(text)
         if self._pattern is None:
@@ -82,7 +82,7 @@ class SpelledTokens:
 
 
 def _one_of(texts: Sequence[str]) -> str:
-    """Return a regular expression for the longest of some texts; no alternatives begin alike.
+    """Return a regular expression for the longest of some texts, without common prefixes.
 
     >>> _one_of(["<|end|>", "<|eot|>", "<s>"])
     '(?:<(?:\\\\|e(?:nd\\\\|>|ot\\\\|>)|s>))'

@@ -1,4 +1,4 @@
-"""StopChecker: the end of a completion, and the text that may be shown."""
+"""StopChecker: decides where a completion ends, and which text may be shown."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class StopChecker:
     ``include_stop_str_in_output`` it returns "an E", "N", "g END".
 
     A stop token's own text is omitted, unless ``include_stop_str_in_output``. Of several stop
-    strings the first to be complete counts, of those the longest. ``special_ids`` maps the texts of
-    special tokens, which text may omit, to their ids: a stop string that is one ends at the token.
+    strings, the first to be complete counts, and of equal ones the longest. ``special_ids`` maps
+    the texts of special tokens to their ids, because decoded text may omit them: a stop string that
+    spells one stops at that token.
 
-    ``end_token_ids`` are the model's own ends of text; ``ignore_eos`` switches all of them off.
+    ``end_token_ids`` are the model's own ends of text; ``ignore_eos`` disables all of them.
     ``max_tokens`` is the request's limit or the model's, whichever is lower. Without a tokenizer
     ``decoder`` is None and text stays empty; such requests have no stop strings.
     """
@@ -42,7 +43,7 @@ class StopChecker:
         self._params = params
         self._max_tokens = max_tokens
         self._end_token_ids = frozenset(() if params.ignore_eos else end_token_ids)
-        # The reason of each stop token, and of each special token that a stop string spells.
+        # The stop_reason of each stop token, and of each special token that a stop string spells.
         self._stop_reasons: dict[int, int | str] = {
             special_ids[text]: text for text in params.stop if text in special_ids
         }
@@ -61,7 +62,7 @@ class StopChecker:
         return "".join(self._pieces)
 
     def push(self, token_id: int) -> str:
-        """Take the next output token and return the text that it makes certain; may be ""."""
+        """Take the next output token and return the text that may be shown; may be ""."""
         assert self.finish_reason is None, "the sequence has ended"
         self._num_tokens += 1
         may_stop = self._num_tokens > self._params.min_tokens
@@ -100,11 +101,11 @@ class StopChecker:
     def _up_to_stop_string(self, piece: str, may_stop: bool) -> str:
         """Cut ``piece`` at a stop string, or hold back the end that may begin one."""
         included = self._params.include_stop_str_in_output
-        text = self._tail + piece  # any stop string that ends in piece begins in here
+        text = self._tail + piece  # contains any stop string that ends in piece
         already_returned = len(self._tail) if included else 0
         num_old = len(self._tail) + self._num_early if piece else len(self._tail)
         found = self._stop_string_in(text, num_old) if may_stop else None
-        if piece and may_stop:  # what was held back has come with it
+        if piece and may_stop:  # it includes what was held back
             self._num_early = 0
         if found is not None:
             stop, start = found

@@ -1,8 +1,8 @@
 """TemplateProcesses: a chat template, compiled and rendered in processes that may be killed.
 
 A chat template is a program that comes with a model. It runs in Jinja's own sandbox, in a process
-whose processor time and memory the kernel bounds, so that one that runs away costs the chat that it
-was to render, and nothing else.
+whose processor time and memory the kernel bounds, so that a runaway template fails only the chat
+that it was to render.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...engines.host.installation import require_extra
 from ...engines.host.process import HomeProcess
 from . import template_worker as worker
 
-MAX_SECONDS = 10.0  # of one request, however little processor time it gets
+MAX_SECONDS = 10.0  # of wall clock for one request
 MAX_PROCESSES = 4  # of one template
 _READ = 1 << 18  # bytes
 _PACKAGES = ("jinja2", "markupsafe")
@@ -57,7 +57,7 @@ class _Process:
             ours.close()
             raise
         self._socket = ours
-        self.variables: frozenset[str] | None = None  # that the template reads, once compiled
+        self.variables: frozenset[str] | None = None  # variables of the template, once compiled
 
     @property
     def has_ended(self) -> bool:
@@ -92,7 +92,7 @@ class _Process:
         return b"".join(parts)
 
     def _reason(self) -> str:
-        """Wait for the process, whose socket has ended, and say why it did."""
+        """Wait for the process, whose socket is closed, and return why it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.poll()
@@ -102,18 +102,18 @@ class _Process:
         return f"ended the process that renders it ({how})"
 
     def kill(self) -> None:
-        """Kill it; from any thread."""
+        """Kill the process; from any thread."""
         self._process.kill()
 
     def end(self) -> None:
-        """Kill it and free what it has here, by the thread that uses it."""
+        """Kill the process and free its resources; only from the thread that uses it."""
         self.kill()
         self._process.wait()
         self._socket.close()
 
 
 def _interpreter() -> str:
-    """Return a Python like this one, also in a program that embeds it, as Triton's backend does."""
+    """Return a Python like this one, even if a program embeds it, as Triton's backend does."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = [Path(prefix, "bin", version) for prefix in (sys.exec_prefix, sys.base_exec_prefix)]
     candidates = [Path(sys.executable or ""), *inside]
@@ -122,18 +122,18 @@ def _interpreter() -> str:
 
 
 def _package_directories() -> list[str]:
-    """Return where Jinja is, for an interpreter whose module path may be another."""
+    """Return the directories of Jinja, for an interpreter that may have another module path."""
     found = [find_spec(package) for package in _PACKAGES]
     origins = (spec.origin for spec in found if spec is not None and spec.origin is not None)
     return list(dict.fromkeys(str(Path(origin).parents[1]) for origin in origins))
 
 
 class TemplateProcesses:
-    """Renders one template, for as many threads at once as MAX_PROCESSES; others wait.
+    """Renders one template, for up to MAX_PROCESSES threads at once; others wait.
 
     Processes start when they are needed and stay for later chats. One that dies or takes too long
-    is replaced. They end by `close`, when this object is collected, and with this process, because
-    their sockets are closed. ``subject`` names the template's file in errors.
+    is replaced. They end with `close`, when this object is collected, and with this process,
+    because then their sockets are closed. ``subject`` names the template's file in errors.
     """
 
     def __init__(self, source: str, subject: str) -> None:
@@ -153,12 +153,12 @@ class TemplateProcesses:
             return process.variables
 
     def render(self, now: datetime, variables: Mapping[str, Any]) -> str:
-        """Return the text for ``variables``, which hold only what JSON has.
+        """Return the text for ``variables``, which hold only JSON values.
 
-        Raises BundleError for a source that is not a template; UsageError where the template
-        refuses the variables by ``raise_exception``, can't render them, or takes too much time or
-        memory; MissingExtraError without jinja2; OverloadedError where the system has no process to
-        spare; and ClosedError after `close`.
+        Raises BundleError for a source that is not a template; UsageError if the template refuses
+        the variables with ``raise_exception``, can't render them, or takes too much time or memory;
+        MissingExtraError without jinja2; OverloadedError if the system can start no process; and
+        ClosedError after `close`.
         """
         with self._compiled() as process:
             asked = marshal.dumps((now.isoformat(), dict(variables)), 4)
@@ -171,14 +171,14 @@ class TemplateProcesses:
         raise UsageError("chat template", f"can't render these messages ({words})")
 
     def close(self) -> None:
-        """End all processes, also those that render, whose threads raise ClosedError."""
+        """End all processes, even those that are rendering; their threads raise ClosedError."""
         if self._home.is_left:
             return
         with self._changed:
             self._is_closed = True
             while self._idle:
                 self._forget(self._idle.pop())
-            for process in self._all:  # their threads forget them
+            for process in self._all:  # the threads that use them remove them
                 process.kill()
             self._changed.notify_all()
 
@@ -200,7 +200,7 @@ class TemplateProcesses:
         except BundleError:
             self._give_back(process)
             raise
-        except BaseException:  # it may still answer
+        except BaseException:  # the process may still answer this request
             with self._changed:
                 self._forget(process)
                 self._changed.notify()
@@ -218,7 +218,7 @@ class TemplateProcesses:
 
     def _ask(self, process: _Process, kind: bytes, content: bytes) -> tuple[bytes, bytes]:
         answer = process.ask(kind, content)
-        if answer[0] == worker.EXHAUSTED:  # what is left of its memory is not known
+        if answer[0] == worker.EXHAUSTED:  # the state of its memory is unknown
             raise _EndedError(
                 f"needs more than {worker.MAX_MEMORY >> 20} MiB of memory, or writes more than "
                 f"{worker.MAX_TEXT >> 20} MiB of text"

@@ -1,4 +1,4 @@
-"""Variables of a chat template that a caller gives: as texts of a command, or as values."""
+"""Variables of a chat template, given as texts of a command or as values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_variables(given: Iterable[str]) -> dict[str, Any]:
     >>> read_variables(["enable_thinking=false", "style=short"])
     {'enable_thinking': False, 'style': 'short'}
 
-    Raises UsageError for one that is not of this form, and for a name that is given twice.
+    Raises UsageError for a text of another form, and for a name that is given twice.
     """
     variables: dict[str, Any] = {}
     for text in given:

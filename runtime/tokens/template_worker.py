@@ -1,8 +1,8 @@
 """The process that compiles and renders one chat template; `template_process.py` starts it.
 
-It imports only Jinja and the standard library, because it starts while somebody waits, and its
-memory is bounded. Its arguments are directories in which Jinja may be found. Its standard input is
-a socket, on which it reads requests and writes answers: first the template's source, then the
+It imports only Jinja and the standard library, because a request waits while it starts, and its
+memory is bounded. Its arguments are directories in which to find Jinja. Its standard input is a
+socket, on which it reads requests and writes answers: first the template's source, then the
 variables of each chat, in the format of ``marshal``.
 """
 
@@ -30,7 +30,7 @@ _READ = 1 << 20  # bytes
 
 
 class _Refusal(Exception):  # noqa: N818  (raised for the template)
-    """What a template raises by ``raise_exception``."""
+    """Raised by a template's ``raise_exception``."""
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def _environment() -> Any:  # noqa: ANN401
     from jinja2.utils import Namespace
 
     class Generation(Extension):
-        """``{% generation %}``, with which templates mark what is trained; it shows its content."""
+        """``{% generation %}``, with which templates mark text to train; it renders its content."""
 
         tags = {"generation"}  # noqa: RUF012  (as Jinja declares it)
 

@@ -34,7 +34,7 @@ _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-token
 
 
 class Tokenizer:
-    """Converts text to token ids and back by a ``tokenizer.json`` of the tokenizers library.
+    """Converts text to token ids and back with a ``tokenizer.json`` of the tokenizers library.
 
     ``encode_prompt`` puts a prompt in place of ``{prompt}`` in the ``prompt_template``, if there is
     one. ``special_ids`` are the tokens that ``skip_special_tokens`` omits;
@@ -53,7 +53,7 @@ class Tokenizer:
         self.ids_of_special_tokens = {
             token.content: token_id for token_id, token in sorted(added.items()) if token.special
         }
-        # The library knows special tokens by their text, which a normalizer may have changed.
+        # The library finds special tokens by their text, which a normalizer may have changed.
         self.special_ids = frozenset(
             token_id
             for token_id in added
@@ -100,7 +100,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, added ones included; a model's vocabulary may be padded beyond."""
+        """Number of tokens, including added ones; a model's vocabulary may be padded beyond it."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def tokens_from(self, token_id: int) -> list[tuple[int, str]]:
@@ -111,7 +111,7 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``, by default with the post-processor's special tokens.
 
-        Raises UsageError for text with lone surrogates, which no encoding has.
+        Raises UsageError for text with lone surrogates, which can't be encoded.
         """
         try:
             return _token_ids(self._tokenizer, text, add_special_tokens)
@@ -144,7 +144,7 @@ class Tokenizer:
         return self.encode(prompt)
 
     def least_tokens(self, text: str) -> int:
-        """Return a lower bound on the tokens of ``text`` from its length alone.
+        """Return a lower bound on the number of tokens of ``text`` from its length alone.
 
         Each byte of a text is in a token if the tokenizer is byte-level or has byte fallback, so
         1,000 bytes are 8 tokens or more if none is longer than 128. Other tokenizers give no
@@ -155,7 +155,7 @@ class Tokenizer:
 
     @cached_property
     def _most_bytes(self) -> int:
-        """Bytes of a text that a token stands for at most; 0 if some may be in none."""
+        """The most bytes of text that a token represents; 0 if bytes may be in no token."""
         tokenizer = self._tokenizer
         added = tokenizer.get_added_tokens_decoder().values()
         shrinkage = _most_shrinkage(tokenizer)
@@ -193,12 +193,12 @@ class Tokenizer:
         )
 
     def warm_up(self) -> None:
-        """Do at once what the first requests would wait for, and hold others up with.
+        """Do in advance what would otherwise delay the first requests.
 
-        Raises BundleError for a chat template that is not Jinja. One that takes too much time or
-        memory says so to each chat, and so does a missing jinja2.
+        Raises BundleError for a chat template that is not Jinja. If one takes too much time or
+        memory, or jinja2 is missing, each chat raises that error.
         """
-        self.least_tokens("")  # which looks through the vocabulary
+        self.least_tokens("")  # scans the vocabulary
         if self.chat is not None:
             self.encode_plain("")
             with suppress(UsageError, MissingExtraError):
@@ -214,7 +214,7 @@ class Tokenizer:
         return self._tokenizer.id_to_token(token_id) is not None
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token: its text's, unless it is byte-level or byte fallback's.
+        """Return the bytes that a token represents, with byte-level and fallback bytes decoded.
 
         b"" for an unknown id.
         """
@@ -244,9 +244,9 @@ def _token_ids(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: b
 
 
 def _most_shrinkage(tokenizer: tokenizers.Tokenizer) -> int:
-    """Return how many times as long as the normalized text, in bytes, a text may be; 0: no bound.
+    """Return how many times as long, in bytes, a text may be as its normalized text; 0: no bound.
 
-    NFC makes U+0390, of two bytes, of U+1FBE, U+0308 and U+0301, of seven, but nothing shorter.
+    NFC composes U+1FBE, U+0308 and U+0301, seven bytes, to U+0390, two bytes; no ratio is larger.
     """
     most = 1
     for step in component_steps(tokenizer.normalizer):

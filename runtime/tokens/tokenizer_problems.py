@@ -1,4 +1,4 @@
-"""Why a tokenizer.json is refused: readers differ on it, or it lengthens texts too much."""
+"""Reasons to refuse a tokenizer.json: it is ambiguous, or it lengthens texts too much."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PRECOMPILED_GROWTH = 4  # times; that of SentencePiece's nmt_nfkc is 18 for a s
 
 
 def tokenizer_problem(content: bytes, tokenizer: tokenizers.Tokenizer) -> str | None:
-    """Return why a tokenizer.json is not used, or None; ``tokenizer`` is what was read of it.
+    """Return why a tokenizer.json is refused, or None; ``tokenizer`` was read from it.
 
     Readers may disagree on its meaning: the library takes the last of two equal members, ids or
-    added tokens, guesses the type of a component without one, and omits a template's tokens that
-    are not described. libskipdec refuses all of these.
+    added tokens, guesses the type of a component without one, and omits undescribed tokens of a
+    template. libskipdec refuses all of these.
     """
     try:
         document = json.loads(content, **EXACT)
@@ -46,7 +46,7 @@ def normalized_contents(tokenizer: tokenizers.Tokenizer) -> Counter[str]:
 
 
 def _growth(tokenizer: tokenizers.Tokenizer) -> str | None:
-    """Return why a short text may need any memory, if it does: each replacement multiplies."""
+    """Return why a short text may take unbounded memory, if it may: replacements multiply."""
     for name in ("normalizer", "decoder"):
         most = math.prod(map(_lengthening, component_steps(getattr(tokenizer, name))))
         if most > _MOST_GROWTH:
@@ -58,13 +58,13 @@ def _growth(tokenizer: tokenizers.Tokenizer) -> str | None:
 
 
 def _lengthening(step: Mapping[str, Any]) -> int:
-    """Return how many times as long a text of characters may become by a step that replaces."""
+    """Return how many times as long, in characters, a step may make a text."""
     if step["type"] == "Precompiled":  # each character has a replacement of its own
         return _PRECOMPILED_GROWTH
     if step["type"] != "Replace":
         return 1
     content, pattern = len(step["content"]), len(step["pattern"].get("String") or "")
-    return max(1, -(-content // pattern)) if pattern else 1 + content  # may stand between all
+    return max(1, -(-content // pattern)) if pattern else 1 + content  # "" matches everywhere
 
 
 def _ambiguity(tokenizer: tokenizers.Tokenizer) -> str | None:
