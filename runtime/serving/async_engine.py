@@ -1,4 +1,4 @@
-"""AsyncEngine: one engine thread, any number of asyncio clients."""
+"""AsyncEngine: one engine thread for any number of asyncio clients."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class AsyncEngine(EngineService):
         options: OpenOptions | None = None,
         **changes: Unpack[OpenKeywords],
     ) -> AsyncIterator[Self]:
-        """Open a bundle directory; leaving the block cancels what runs and frees all.
+        """Open a bundle directory; leaving the block cancels all requests and frees everything.
 
-        Options are given, and errors raised, as in `Generator.open`.
+        Options and errors are those of `Generator.open`.
         """
         options = OpenOptions.of(options, **changes)
         generator = await asyncio.to_thread(open_warm, path, options)
@@ -78,7 +78,7 @@ class AsyncEngine(EngineService):
 
     @property
     def generator(self) -> Generator:
-        """The generator with model, tokenizer and bundle. It is busy while this engine is open."""
+        """The generator with model, tokenizer and bundle; it is busy while this engine is open."""
         return self._generator
 
     @override
@@ -105,7 +105,7 @@ class AsyncEngine(EngineService):
         try:
             self._loop.run()
         except Exception as error:
-            if not isinstance(error, ClosedError):  # by the generator, or the interpreter's exit
+            if not isinstance(error, ClosedError):  # raised if the generator or interpreter closes
                 _LOGGER.exception("the engine's thread has failed")
             self._requests.fail(str(error), error)
         else:
@@ -113,7 +113,7 @@ class AsyncEngine(EngineService):
 
 
 def open_warm(path: str | Path, options: OpenOptions) -> Generator:
-    """Open a bundle, its tokenizer ready for the first request."""
+    """Open a bundle and warm up its tokenizer."""
     with ExitStack() as on_failure:
         generator = on_failure.enter_context(Generator.open(path, options))
         if generator.tokenizer is not None:

@@ -27,12 +27,12 @@ from .messages import (
 
 
 class EngineLoop:
-    """Steps ``batch`` while it is busy; `send` and `stop` from any thread, `run` in one.
+    """Steps ``batch`` while it is busy; call `send` and `stop` from any thread, `run` in one.
 
-    ``post`` takes what becomes of requests, in the loop's thread, which waits meanwhile. Texts to
-    score run between two steps; scored and generated texts share the time (`BatchScoring`): the
-    gap between two tokens grows by at most one scored text. A text waits for memory that running
-    requests hold, and no further request begins meanwhile.
+    ``post`` receives the progress and results of requests, in the loop's thread, which waits for
+    it. Texts to score run between two steps; scored and generated texts share the time
+    (`BatchScoring`), so that the gap between two tokens grows by at most one scored text. A text
+    may have to wait for memory that running requests hold; then no further request begins.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class EngineLoop:
         self._num_layers = num_layers
         self._post = post
         self._inbox: SimpleQueue[ToEngine | None] = SimpleQueue()
-        self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
-        self._requests: dict[int, ServedRequest] = {}  # the same, by number
-        self._texts = ClientQueues[str, tuple[ServedRequest, float]]()  # to score, and since when
+        self._numbers: dict[str, int] = {}  # in the batch, of requests that have not ended
+        self._requests: dict[int, ServedRequest] = {}  # the same requests by number
+        self._texts = ClientQueues[str, tuple[ServedRequest, float]]()  # to score, with arrival
         batch.on_admission = self._tell_begin
 
     def require_possible(self, asked: ServedRequest) -> None:
-        """Raise CapacityError, UsageError or ScheduleError for a request that can't ever run."""
+        """Raise CapacityError, UsageError or ScheduleError for a request that could never run."""
         schedule = asked.exit_schedule(self._num_layers)
         match asked.request:
             case Request() as request:
@@ -57,21 +57,21 @@ class EngineLoop:
                 self._batch.scoring.check(text)
 
     def send(self, message: ToEngine) -> None:
-        """Hand over a request that `require_possible` lets pass, or a cancellation."""
+        """Hand over a request that `require_possible` accepted, or a cancellation."""
         self._inbox.put(message)
 
     def stop(self) -> None:
-        """Let `run` return after the step that runs; what has not ended is left as it is."""
+        """Let `run` return after the current step; unfinished requests are left as they are."""
         self._inbox.put(None)
 
     def run(self) -> None:
-        """Step until `stop`. Raises what is no fault of one request, nor of one engine's call."""
+        """Step until `stop`. Raises errors that are not limited to a request or an engine call."""
         while self._take_in():
             self._tell(self._batch.step())
             self._score()
 
     def _take_in(self) -> bool:
-        """Take what was sent, waiting for it where there is nothing to do; False to stop."""
+        """Take all messages, waiting for one if there is nothing else to do; False means stop."""
         while True:
             try:
                 message = self._inbox.get(block=not (self._batch.is_busy or self._texts))
@@ -84,7 +84,7 @@ class EngineLoop:
                     schedule = message.exit_schedule(self._num_layers)
                     try:
                         number = self._batch.add_request(request, schedule)
-                    except (SkipDecError, MemoryError) as error:  # of this request alone
+                    except (SkipDecError, MemoryError) as error:  # concerns only this request
                         self._post(Refused.of(error, message.request_id))
                         continue
                     self._numbers[message.request_id] = number
@@ -106,14 +106,14 @@ class EngineLoop:
             self._post(Refused.of(given_up(reason), request_id))
 
     def _end_late(self) -> None:
-        """End requests whose deadline is over."""
+        """End requests whose deadline has passed."""
         now = monotonic()
         requests = (*self._requests.values(), *(asked for asked, _ in self._texts))
         for request_id in [one.request_id for one in requests if one.is_late(now)]:
             self._end_early(request_id, "deadline")
 
     def _score(self) -> None:
-        """Score the next text, unless what runs is owed time or holds its memory."""
+        """Score the next text, unless running requests are owed time or hold its memory."""
         batch = self._batch
         batch.admits = True
         if not self._texts:
@@ -123,7 +123,7 @@ class EngineLoop:
         if batch.is_busy:
             if not batch.scoring.is_due(running=batch.running_rows > 0):
                 return
-            batch.admits = batch.scoring.fits(text)  # else what becomes free would go to others
+            batch.admits = batch.scoring.fits(text)  # else others would take the freed memory
             if not batch.admits:
                 return
         self._post(Begun((name,)))
@@ -139,7 +139,7 @@ class EngineLoop:
         self._post(Begun(tuple(self._requests[number].request_id for number in numbers)))
 
     def _tell(self, deltas: Sequence[StreamDelta]) -> None:
-        """Post a step's deltas, and the results of what it ended."""
+        """Post a step's deltas, and the results of the requests that it ended."""
         named = [(self._requests[delta.request_index].request_id, delta) for delta in deltas]
         numbers = dict.fromkeys(
             delta.request_index for delta in deltas if delta.finish_reason is not None

@@ -1,6 +1,6 @@
 """Metrics of engines and requests: names, help texts and values, for any registry.
 
-Every name begins with ``skipdec_`` where it is exposed; a counter's then ends in ``_total``.
+When exposed, every name begins with ``skipdec_``, and a counter's ends in ``_total``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ PREFIX = "skipdec_"
 
 @dataclass(frozen=True)
 class EngineFigure:
-    """A gauge or counter of an engine: ``fields`` of its stats, by the value of ``label``.
+    """A gauge or counter of an engine: ``fields`` of its stats by the value of ``label``.
 
-    A field that is a tuple has one number for each layer, whose index is the label's value.
+    A field that is a tuple has one number per layer; the label's value is the layer's index.
     """
 
     name: str
@@ -37,7 +37,7 @@ class EngineFigure:
 
 @dataclass(frozen=True)
 class HistogramFigure:
-    """A histogram; ``bounds`` are those that a server counts by, () where an engine does."""
+    """A histogram with ``bounds`` if a server counts it, or () if an engine does."""
 
     name: str
     help: str
@@ -45,7 +45,7 @@ class HistogramFigure:
     label: str | None = None
 
     def read(self, stats: EngineStats) -> Distribution | None:
-        """Return what the engine has counted; None if it counts no such values."""
+        """Return the engine's distribution; None if the engine does not count it."""
         return stats.histograms.get(self.name)
 
 
@@ -113,7 +113,7 @@ ENGINE_FIGURES = (
     ),
 )
 
-# What an engine counts itself, in `EngineStats.histograms`.
+# Histograms that an engine counts, in `EngineStats.histograms`.
 ENGINE_HISTOGRAMS = (
     HistogramFigure("queue_seconds", "from a request's arrival until its prompt runs"),
     HistogramFigure("prefill_seconds", "of a call for prompts, or for a part of a long one"),

@@ -22,7 +22,7 @@ class StopChecker:
     ``include_stop_str_in_output`` it returns "an E", "N", "g END".
 
     A stop token's own text is omitted, unless ``include_stop_str_in_output``. Of several stop
-    strings, the first to be complete counts, and of equal ones the longest. ``special_ids`` maps
+    strings, the first to be complete counts, and the longest of those. ``special_ids`` maps
     the texts of special tokens to their ids, because decoded text may omit them: a stop string that
     spells one stops at that token.
 

@@ -1,4 +1,4 @@
-"""The application: which path is answered by what."""
+"""The application: its routes and their handlers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .scoring import scored_answer
 _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
-_SHOWN_TOKENS = 64  # whose layers /v1/schedules lists
+_SHOWN_TOKENS = 64  # tokens whose layers /v1/schedules lists
 
 
 def _load_page() -> tuple[str, dict[str, str]]:
@@ -52,14 +52,14 @@ def _load_page() -> tuple[str, dict[str, str]]:
 
 
 def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> FastAPI:
-    """Make the application that serves ``models``, which may still be loading."""
+    """Create the application that serves ``models``, which may still be loading."""
     metrics = Metrics(models.stats)
     app = FastAPI(
         title="skipdec",
         version=own_version(),
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
-        redirect_slashes=False,  # to http, even behind a proxy that speaks TLS
+        redirect_slashes=False,  # it would redirect to http, even behind a proxy with TLS
     )
     routes = _Routes(models, config, metrics)
     completions, chats = _body_of(CompletionRequest), _body_of(ChatRequest)
@@ -98,11 +98,11 @@ class _Routes:
         self._html, self._page_headers = _load_page()
 
     async def playground(self, request: Request) -> Response:
-        """Show the page."""
+        """Return the playground page."""
         return HTMLResponse(self._html, headers=self._page_headers)
 
     async def icon(self, request: Request) -> Response:
-        """Show none: browsers ask by themselves."""
+        """Return no content: browsers request an icon unasked."""
         return Response(status_code=204)
 
     async def complete(self, request: Request) -> Response:
@@ -140,32 +140,32 @@ class _Routes:
         return JSONResponse({"object": "list", "data": listed})
 
     async def live(self, request: Request) -> Response:
-        """Tell whether the process does its work: no engine has failed or hangs."""
+        """Report whether the process works: no engine has failed or hangs."""
         hung = self._models.hung(self._config.hang_timeout)
         if hung is not None:
             raise ApiError(500, hung, "server_error", code="not_live")
         return JSONResponse({"status": "live"})
 
     async def ready(self, request: Request) -> Response:
-        """Tell whether requests are taken."""
+        """Report whether the server accepts requests."""
         reason = self._models.unready
         if reason is not None:
             raise unavailable(reason)
         return JSONResponse({"status": "ready"})
 
     async def version(self, request: Request) -> Response:
-        """Tell the version of skipdec."""
+        """Return the version of skipdec."""
         return JSONResponse({"version": own_version()})
 
     async def metrics(self, request: Request) -> Response:
-        """Show figures in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         kind = "text/plain; version=1.0.0; charset=utf-8"
         return PlainTextResponse(self._metrics.text(), media_type=kind)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer in OpenAI's error format."""
-    if isinstance(error, HTTPException):  # of the router
+    if isinstance(error, HTTPException):  # raised by the router
         headers, asked = error.headers or {}, f"{request.method} {shown(request.url.path)}"
         remedy = f"allowed: {headers['Allow']}" if "Allow" in headers else "see /openapi.json"
         told = f"{asked} is not served; {remedy}"

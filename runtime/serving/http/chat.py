@@ -32,7 +32,7 @@ _MESSAGES: dict[str, Any] = {
     },
 }
 _FORMS = 'a list of messages, e.g. [{"role": "user", "content": "Hello"}]'
-_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that ask for nothing
+_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that count as absent
     **dict.fromkeys(("tools", "functions", "audio", "prediction", "metadata"), ASKS_FOR_NOTHING),
     **dict.fromkeys(("moderation", "prompt_cache_options"), ASKS_FOR_NOTHING),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto", *ASKS_FOR_NOTHING)),
@@ -83,7 +83,7 @@ class ChatRequest(TextRequest):
         default=None, description="true, or false with continue_final_message"
     )
 
-    # OpenAI's two names of what was `user`.
+    # OpenAI's two fields that replace `user`.
     safety_identifier: str | None = Field(default=None, description=UNUSED)
     prompt_cache_key: str | None = Field(default=None, description=UNUSED)
 
@@ -167,7 +167,7 @@ class ChatAnswer(TextAnswer):
     def _logprobs(
         self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, Logprob]] | None
     ) -> dict[str, Any] | None:
-        """Return the log-probabilities of tokens as chats have them; None without any."""
+        """Return the log-probabilities of tokens in the form of chats; None without any."""
         if not logprobs:
             return None
         top = self._asked.num_logprobs or 0

@@ -1,4 +1,4 @@
-"""Requests for texts: checked, queued, and answered whole or as server-sent events."""
+"""Requests for texts: checking, queueing, and answers, whole or as server-sent events."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from .protocol import (
     unavailable,
 )
 
-_CHUNK = 32  # most deltas of a completion in one event
+_CHUNK = 32  # maximum number of a completion's deltas in one event
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # else nginx keeps events back until it has 4 KiB
+    (b"x-accel-buffering", b"no"),  # else nginx buffers events until it has 4 KiB
 ]
 
 Kind = TypeVar("Kind", bound=TextRequest)
@@ -89,9 +89,9 @@ async def _beside(
     threads: ThreadPoolExecutor,
     call: Callable[[], Made],
 ) -> Made:
-    """Call in one of ``threads``, unless the client goes before one is free.
+    """Run ``call`` in one of ``threads``, unless the client disconnects before one is free.
 
-    Raises ApiError 499, which nobody gets, if it goes.
+    Raises ApiError 499, which nobody receives, if the client disconnects.
     """
     made = asyncio.get_running_loop().run_in_executor(threads, call)
     async with models.running_for(request.receive, record, [made]):
@@ -104,9 +104,10 @@ async def _beside(
 
 
 async def _read_body(request: HttpRequest, seconds: float) -> bytes:
-    """Return the body. Raises ApiError 408 if it doesn't come, 413 if it is too long.
+    """Return the body.
 
-    And 499, which nobody gets, if its client goes.
+    Raises ApiError 408 if it does not arrive in time, 413 if it is too long, and 499, which nobody
+    receives, if the client disconnects.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -126,7 +127,7 @@ def _gone() -> ApiError:
 def _prepare(
     asked: TextRequest, model: ServedModel, client: str, config: ServerConfig
 ) -> list[ServedRequest]:
-    """Tokenize and check all prompts once, and the schedule; bound the log-probabilities."""
+    """Tokenize and check all prompts and the schedule; limit the log-probabilities."""
     model.require_notation(asked.schedule)
     inputs = model.engine.inputs
     params = None if asked.scores_prompts and not asked.length else asked.params
@@ -185,9 +186,9 @@ def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | Score
 
 
 class TextAnswer(Response):
-    """The answer to a body: `whole`, or as events where it is sent itself.
+    """The answer to a request: `whole`, or a stream of events if this object is sent.
 
-    A failure after the first event is an event, too.
+    A failure after the first event is sent as an event.
     """
 
     id_prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
@@ -211,7 +212,7 @@ class TextAnswer(Response):
         self._names = TokenNames(model.engine.inputs.tokenizer)
         self._has_drafts = model.engine.inputs.draft is not None and asked.draft is None
         self._echoes = [""] * len(asked.prompts)
-        self._streams: list[RequestStream] = []  # one a prompt
+        self._streams: list[RequestStream] = []  # one per prompt
         self._schedules: list[ShownSchedule] = []
 
     def _shaped(
@@ -221,11 +222,11 @@ class TextAnswer(Response):
         token_ids: Sequence[int],
         logprobs: Sequence[Mapping[int, Logprob]] | None,
     ) -> dict[str, Any]:
-        """Return a choice, whole or the next part of it, as answers of this kind have it."""
+        """Return a choice, whole or its next part, in the form of this kind of answer."""
         return choice
 
     def _opening(self, index: int) -> Iterator[dict[str, object]]:
-        """Yield what a stream says before the first text of choice ``index``."""
+        """Yield what a stream sends before the first text of choice ``index``."""
         yield from ()
 
     async def queue(self, prepared: Sequence[ServedRequest]) -> None:
@@ -251,7 +252,7 @@ class TextAnswer(Response):
         """Wait for all texts. Raises ApiError if one has failed."""
         async with self._models.running_for(self._receive, self._record, self._streams):
             outputs = [await stream.output() for stream in self._streams]
-        self._streams.clear()  # they hold the outputs, which are freed where they are encoded
+        self._streams.clear()  # so that outputs are freed as they are encoded
         return await json_answer(
             lambda: (self._head, self._whole_choices(outputs), self._finish(outputs))
         )
@@ -266,7 +267,7 @@ class TextAnswer(Response):
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     def _finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
-        """Note what an answer used, and return it. Raises ApiError if a text has failed."""
+        """Record the usage of an answer and return it. Raises ApiError if a text has failed."""
         completions = [one for output in outputs for one in output.outputs]
         self._record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
         label = self._model.label(self._asked.schedule)
@@ -295,12 +296,12 @@ class TextAnswer(Response):
         return [one if isinstance(one, str) else text(cast(list[int], one)) for one in prompts]
 
     def _offsets(self, prompt: int) -> TextOffsets:
-        """Return the count of characters before the tokens of a text of prompt ``prompt``."""
+        """Return the counter of characters before the tokens of a text of prompt ``prompt``."""
         skips = self._asked.skip_special_tokens
         return TextOffsets(self._names, len(self._echoes[prompt]), skip_special_tokens=skips)
 
     def _index(self, prompt: int, completion: int) -> int:
-        """Return the index of a choice: the completions of a prompt follow each other."""
+        """Return the index of a choice; the completions of a prompt are consecutive."""
         return prompt * self._asked.n + completion
 
     async def _events(self) -> AsyncIterator[bytes]:
@@ -319,8 +320,8 @@ class TextAnswer(Response):
             yield event(answer.document())
 
     async def _event_choices(self) -> AsyncIterator[dict[str, object]]:
-        """Yield a choice for each completion that has got something, as often as one has."""
-        offsets: dict[int, TextOffsets] = {}  # of a choice
+        """Yield a choice for each completion with new deltas, until all have ended."""
+        offsets: dict[int, TextOffsets] = {}  # by choice
         async for prompt, deltas in _merged(self._streams):
             for chunk in by_completion(deltas):
                 news, echo = joined(chunk), ""
@@ -336,7 +337,7 @@ class TextAnswer(Response):
 
 
 def answer_head(model: ServedModel, id_prefix: str, kind: str) -> dict[str, object]:
-    """Return the fields that every document of a new answer begins with."""
+    """Return the fields with which every document of a new answer begins."""
     return {
         "id": f"{id_prefix}-{uuid4().hex}",
         "object": kind,
@@ -346,7 +347,7 @@ def answer_head(model: ServedModel, id_prefix: str, kind: str) -> dict[str, obje
 
 
 def by_completion(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
-    """Sort deltas by completion; of what a slow reader has left unread, a part at a time."""
+    """Group deltas by completion, in parts of limited size if a slow reader left many unread."""
     by_index: dict[int, list[StreamDelta]] = {}
     for delta in deltas:
         by_index.setdefault(delta.index, []).append(delta)
@@ -358,7 +359,7 @@ def by_completion(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
 async def _merged(
     streams: Sequence[RequestStream],
 ) -> AsyncIterator[tuple[int, Sequence[StreamDelta]]]:
-    """Yield the streams' deltas as they come, each with the index of its stream."""
+    """Yield the streams' deltas as they arrive, each with the index of its stream."""
     tasks = {asyncio.create_task(stream.read()): index for index, stream in enumerate(streams)}
     try:
         while tasks:

@@ -11,11 +11,11 @@ from ....engines.checking import MemorySize, Option, ValidatedConfig
 from ...schedule.text import document_text, names_file, read_document
 from ...tokens.chat import SpecialTokens
 
-MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # of one request; n
+MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # per request; per prompt
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
-MAX_REQUEST_LOGPROBS = 2**17  # of all prompts of a request: an answer of about 4 MB
+MAX_REQUEST_LOGPROBS = 2**17  # over all prompts of a request: an answer of about 4 MB
 ANY_SCHEDULE = "any"
 
 

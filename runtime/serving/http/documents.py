@@ -16,13 +16,13 @@ from ...schedule.plan import LayerRanges
 from ...tokens.outputs import CompletionOutput, Drafts, Logprob, RequestOutput
 from ...tokens.tokenizer import Tokenizer
 
-_CHUNK_BYTES = 1 << 16  # of a long answer, which is unfinished until its client has taken it
+_CHUNK_BYTES = 1 << 16  # of a long answer, which stays open until its client has received it
 
 
 def event(document: object) -> bytes:
     """Return a document as a server-sent event.
 
-    It is ASCII: some clients take other characters than line feeds for the end of a line.
+    It is ASCII, because some clients treat other characters than line feeds as line ends.
     """
     return f"data: {json.dumps(document, allow_nan=False, separators=(',', ':'))}\n\n".encode()
 
@@ -30,9 +30,9 @@ def event(document: object) -> bytes:
 async def json_answer(
     make: Callable[[], tuple[Mapping[str, object], Iterable[object], object]],
 ) -> Response:
-    """Answer with a head, choices and usage, which ``make`` makes in a thread.
+    """Answer with the head, choices and usage that ``make`` returns; a thread calls it.
 
-    The serialiser keeps the interpreter's lock for one choice at a time.
+    Choices are serialised one at a time, because the serialiser holds the GIL.
     """
     body = await asyncio.to_thread(lambda: _encoded(*make()))
     if len(body) <= _CHUNK_BYTES:
@@ -52,7 +52,7 @@ def _encoded(head: Mapping[str, object], choices: Iterable[object], used: object
 
 
 class TokenNames(dict[int, str]):
-    """Texts of tokens by id, each made once: log-probabilities name the same ones many times."""
+    """Texts of tokens by id, cached because log-probabilities name the same tokens many times."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class TokenNames(dict[int, str]):
         return name
 
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the bytes of a token's text, part of a character or not."""
+        """Return the bytes of a token's text, which may be part of a character."""
         name = self[token_id]
         if self.tokenizer is not None and name.startswith("bytes:"):
             return self.tokenizer.token_bytes(token_id)
@@ -73,8 +73,8 @@ class TokenNames(dict[int, str]):
 class TextOffsets:
     """Counts the characters of a choice's text that precede each of its tokens.
 
-    The tokens of one character have its offset. Text that a stop string cut off is counted, because
-    a stream sends offsets before it knows of the cut.
+    The tokens of one character have its offset. Text that a stop string cuts off is counted,
+    because a stream sends offsets before it knows of the stop string.
     """
 
     def __init__(self, names: TokenNames, start: int, *, skip_special_tokens: bool = True) -> None:
@@ -90,7 +90,7 @@ class TextOffsets:
         return [self._before(token_id) for token_id in token_ids]
 
     def _before(self, token_id: int) -> int:
-        if self._decoder is None:  # there is no text
+        if self._decoder is None:  # without a tokenizer there is no text
             return self._length
         offset = self._length + self._decoder.num_held
         self._length += len(self._decoder.push(token_id))
@@ -98,7 +98,7 @@ class TextOffsets:
 
 
 class ShownSchedule:
-    """The schedule of a request as its choices show it, with the layers of each depth, cached."""
+    """The schedule of a request as its choices show it; caches the layers of each depth."""
 
     def __init__(self, schedule: ExitSchedule, text: str) -> None:
         self.text = text
@@ -106,7 +106,7 @@ class ShownSchedule:
         self._ranges: dict[int, LayerRanges] = {}
 
     def ranges(self, count: int) -> LayerRanges:
-        """Return the layers that a token of ``count`` layers ran."""
+        """Return the layers that a token with ``count`` layers ran."""
         if count not in self._ranges:
             self._ranges |= self._schedule.layer_ranges([count])
         return self._ranges[count]
@@ -120,7 +120,7 @@ def choice_document(
     names: TokenNames,
     offsets: TextOffsets,
 ) -> dict[str, Any]:
-    """Return a completion, or what is new of it, from which ``offsets`` have counted.
+    """Return a completion, or its new part, whose tokens ``offsets`` counts.
 
     ``echo``, the prompt or "", precedes its text.
     """
@@ -147,9 +147,9 @@ def logprobs_document(
     names: TokenNames,
     text_offset: Sequence[int],
 ) -> dict[str, Any]:
-    """OpenAI's four lists, one entry per token.
+    """Return OpenAI's four lists, with one entry per token.
 
-    A token without an entry, the first of a prompt, has null.
+    The entry is null for a token without log-probability, which is the first one of a prompt.
     """
     return {
         "tokens": [names[token] for token in token_ids],
@@ -205,7 +205,7 @@ def usage(outputs: Iterable[RequestOutput], *, counts_drafts: bool = False) -> d
 
 
 def _token_name(token_id: int, tokenizer: Tokenizer | None) -> str:
-    """A token's text; where it is part of a character, its bytes; where it has none, its id."""
+    """Return a token's text, its bytes if it is part of a character, or its id without either."""
     if tokenizer is None or not tokenizer.is_token(token_id):
         return f"token_id:{token_id}"
     text = tokenizer.token_text(token_id)
@@ -216,5 +216,5 @@ def _token_name(token_id: int, tokenizer: Tokenizer | None) -> str:
 
 
 def shown_logprob(entry: Logprob) -> float:
-    """Return a finite number: JSON has no infinity; OpenAI's own servers stop at about this."""
+    """Return a finite log-probability, because JSON has no infinity; OpenAI's limit is similar."""
     return entry.logprob if math.isfinite(entry.logprob) else -9999.0

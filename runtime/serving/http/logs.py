@@ -16,12 +16,12 @@ from typing_extensions import override
 
 from ..stream import RequestTimes
 
-_SERVING = __name__.rpartition(".http.")[0]  # all that serves, workers too
+_SERVING = __name__.rpartition(".http.")[0]  # the logger of all serving modules
 REQUESTS = logging.getLogger(f"{__name__}.requests")
 SERVER = logging.getLogger(f"{__name__}.server")
 
 _MOST_PATH = 500  # characters that are kept
-_USED = (  # of an answer's usage
+_USED = (  # fields of an answer's usage
     "prompt_tokens",
     "completion_tokens",
     "realised_depth",
@@ -33,33 +33,33 @@ _USED = (  # of an answer's usage
 
 @dataclass
 class RequestRecord:
-    """Facts about a request, never its prompt or text. Each part of the server adds its own."""
+    """Facts about a request, never its prompt or text. Each part of the server adds some."""
 
     request_id: str
     method: str
     path: str
     start: float  # perf_counter seconds
     start_ns: int  # nanoseconds since 1970
-    client: str = ""  # its address, or a name of its API key; takes turns with others
+    client: str = ""  # its address, or a name for its API key; clients take turns
     status: int | None = None  # None: nothing was answered
-    gone: bool = False  # the client went before the end
-    observed: bool = False  # metrics have its texts, which have ended
+    gone: bool = False  # the client disconnected before the end
+    observed: bool = False  # its texts have ended and count in metrics
     model: str | None = None
-    schedule: str | None = None  # as asked for
+    schedule: str | None = None  # as requested
     prompts: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     realised_depth: float | None = None
-    passes: int | None = None  # where the engine drafts, and so the next two
+    passes: int | None = None  # this field and the next two are set if the engine drafts
     draft_tokens: int | None = None
     accepted_draft_tokens: int | None = None
     finish_reasons: tuple[str, ...] = ()
-    error: str | None = None  # its code or kind
-    texts: list[RequestTimes] = field(default_factory=list)  # one a prompt that was queued
+    error: str | None = None  # the error's code or kind
+    texts: list[RequestTimes] = field(default_factory=list)  # one per queued prompt
 
     @classmethod
     def begin(cls, scope: Scope, request_id: str) -> RequestRecord:
-        """Make the record of a request that comes now; `of` finds it."""
+        """Create the record of a request that arrives now; `of` finds it."""
         path = scope["path"][:_MOST_PATH]
         record = cls(request_id, scope["method"], path, perf_counter(), time_ns())
         record.client = (scope.get("client") or ("",))[0]
@@ -74,11 +74,11 @@ class RequestRecord:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request came."""
+        """Seconds since the request arrived."""
         return perf_counter() - self.start
 
     def use(self, usage: dict[str, Any]) -> None:
-        """Take over what an answer says it used."""
+        """Copy the usage of an answer."""
         for name in _USED:
             setattr(self, name, usage.get(name))
 
@@ -92,7 +92,7 @@ class RequestRecord:
         return {name: value for name, value in known.items() if value not in (None, (), False)}
 
     def log(self) -> None:
-        """Write the line of a request that has ended."""
+        """Log the line of a request that has ended."""
         path = printable(self.path).replace(" ", "%20")
         REQUESTS.info("%s %s", self.method, path, extra={"fields": self.fields()})
 
@@ -103,7 +103,7 @@ def _state(scope: Scope) -> MutableMapping[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and the record's ``fields``."""
+    """One object per line: time, level, logger, message, and the record's ``fields``."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -122,8 +122,8 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """``12:00:01 info POST /v1/completions status=200 seconds=0.31``.
 
-    Further lines, of a traceback say, are indented: nothing that a client sends begins a line or
-    moves a terminal's cursor.
+    Further lines, for example of a traceback, are indented, so that nothing that a client sends
+    begins a line or moves a terminal's cursor.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ def printable(text: str) -> str:
 
 
 def _field(value: object) -> str:
-    """A text with spaces, quotes or line ends in quotes, so that it can't look like two fields."""
+    """Quote a text with spaces, quotes or line ends, so that it can't look like two fields."""
     if not isinstance(value, str) or (value.isprintable() and not set(value) & set(' "')):
         return str(value)
     return json.dumps(value)

@@ -1,4 +1,4 @@
-"""The server's metrics for Prometheus: of its requests, and of its engines."""
+"""The server's metrics for Prometheus, of its requests and of its engines."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from ..figures import (
 from .documents import usage
 from .logs import RequestRecord
 
-ReadStats = Callable[[], Mapping[str, EngineStats]]  # of every served model, by its name
+ReadStats = Callable[[], Mapping[str, EngineStats]]  # the stats of every served model by name
 
 
 class Metrics:
-    """One server's figures, in a registry of its own."""
+    """One server's metrics, in a registry of their own."""
 
     def __init__(self, stats: ReadStats) -> None:
         self._registry = CollectorRegistry()
@@ -59,9 +59,9 @@ class Metrics:
         *,
         counts_drafts: bool = False,
     ) -> dict[str, Any]:
-        """Count a request whose texts have ended, and return its usage, which ``record`` keeps.
+        """Count a request whose texts have ended; copy its usage to ``record`` and return it.
 
-        One whose client has gone is no success. ``schedule``: one of few names.
+        It is not a success if its client has disconnected. ``schedule`` is one of few labels.
         """
         model = record.model or ""
         used = usage(outputs, counts_drafts=counts_drafts)
@@ -84,13 +84,13 @@ class Metrics:
         return used
 
     def end(self, record: RequestRecord) -> None:
-        """Count a request of the API that failed, or whose client went before it had ended."""
+        """Count an API request that failed, or whose client disconnected before it ended."""
         reason = "disconnected" if record.gone and not record.observed else record.error
         if reason is not None and record.path.startswith("/v1/"):
             self._failed.labels(record.model or "", reason).inc()
 
     def text(self) -> bytes:
-        """Return all figures in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, help: str, label: str) -> Counter:
@@ -147,7 +147,7 @@ def _histogram_family(figure: HistogramFigure, stats: Mapping[str, EngineStats])
 
 
 def _buckets(distribution: Distribution) -> Iterator[tuple[str, float]]:
-    """Upper bounds and how many values are at most as large, as Prometheus has them."""
+    """Yield upper bounds with the number of values up to each, as Prometheus expects them."""
     bounds = [*map(float, distribution.bounds), float("inf")]
     for bound, count in zip(bounds, accumulate(distribution.counts), strict=True):
         yield "+Inf" if bound == float("inf") else str(bound), count

@@ -1,7 +1,8 @@
-"""Middleware of every request: its record and log line, keys, a limit on the body.
+"""Middleware of every request: its record and log line, keys, and the limit on its body.
 
-Plain ASGI: a middleware that buffers or wraps messages in tasks would hide that a client has gone.
-The server runs without WebSockets and lifespan events, so every call is an HTTP request.
+It is plain ASGI, because middleware that buffers messages or wraps them in tasks would hide that a
+client has disconnected. The server runs without WebSockets and lifespan events, so every call is an
+HTTP request.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from .traces import trace
 
 VARIABLE = "SKIPDEC_API_KEY"
 _MAX_BYTES = 1 << 20  # of a file of keys
-_DISCARDED = 16  # times the limit of a body
+_DISCARDED = 16  # how many times the limit on a body is read and discarded
 _DISCARDED_SECONDS = 5.0
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 
 class ApiKeys:
-    """The keys of which a request needs one; none at all: every request is let in."""
+    """The API keys of which a request needs one; without any, every request is allowed."""
 
     def __init__(self, keys: tuple[str, ...] = ()) -> None:
         self._keys = tuple(key.encode() for key in keys)
 
     @classmethod
     def read(cls, path: Path | None) -> ApiKeys:
-        """Read one key a line of the file ``path`` and of $SKIPDEC_API_KEY; # begins a comment.
+        """Read one key per line of the file ``path`` and of $SKIPDEC_API_KEY; # begins a comment.
 
-        Raises UsageError for a file or a variable that is given and holds no key, so that nobody
-        serves without keys by mistake, and for a file that is not text in UTF-8.
+        Raises UsageError for a given file or variable without a key, so that nobody serves without
+        keys by mistake, and for a file that is not text in UTF-8.
         """
         keys: list[str] = []
         if (variable := os.environ.get(VARIABLE)) is not None:
@@ -60,13 +61,13 @@ class ApiKeys:
         return cls(tuple(dict.fromkeys(keys)))
 
     def client(self, authorization: bytes) -> str | None:
-        """Return a name for whoever has the header's key, the same for all of its requests.
+        """Return a name for the owner of the header's key, the same for all requests with it.
 
-        None for a key that is not ours, and where none is needed: a name that clients choose by
-        themselves would be another one for each request.
+        Returns None for an unknown key, and if none is needed, because a client could then take
+        another name for each request.
         """
         _, _, given = authorization.partition(b" ")
-        # All keys are compared, so that the time says nothing of which one it is.
+        # All keys are compared, so that the time does not reveal which one it is.
         matches = [hmac.compare_digest(key, given.strip()) for key in self._keys]
         return f"key {matches.index(True)}" if any(matches) else None
 
@@ -78,7 +79,7 @@ class ApiKeys:
 
 
 def _keys(text: str, subject: str, remedy: str) -> list[str]:
-    """Return the keys of ``text``. Raises UsageError for none and for one that can't be sent."""
+    """Return the keys in ``text``. Raises UsageError without any, or if one can't be sent."""
     lines = [line.strip() for line in text.splitlines()]
     keys = []
     for number, line in enumerate(lines, 1):
@@ -97,13 +98,13 @@ def _keys(text: str, subject: str, remedy: str) -> list[str]:
 
 
 class RecordMiddleware:
-    """Gives each request an id, its client's own if that is a sound one, and logs how it ended.
+    """Gives each request an id, its client's if that is valid, and logs how it ended.
 
-    An unexpected error is answered without details, and raised again, so that uvicorn logs it. HEAD
-    is answered as GET, whose body uvicorn leaves out.
+    An unexpected error is answered without details and raised again, so that uvicorn logs it. HEAD
+    is answered like GET; uvicorn omits the body.
 
-    The server's end cancels what is left once all texts have ended: bodies that are still on their
-    way then are answered 503, and answers that their clients don't take are cut.
+    When all texts have ended, the server's shutdown cancels the remaining requests: those whose
+    bodies are still arriving are answered 503, and answers that clients don't read are cut.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -114,7 +115,7 @@ class RecordMiddleware:
         """Handle a request."""
         asked = Headers(scope=scope)
         given = asked.get("x-request-id", "")
-        # A proxy before us may have read another end of the body than we did (RFC 9112, 6.1).
+        # A proxy in front may have found another end of the body than we did (RFC 9112, 6.1).
         is_ambiguous = "content-length" in asked and "transfer-encoding" in asked
         record = RequestRecord.begin(
             scope, given if _REQUEST_ID.fullmatch(given) else f"req-{uuid4().hex}"
@@ -155,7 +156,7 @@ class RecordMiddleware:
 
 
 class KeyMiddleware:
-    """Answers 401 where one of our keys is missing: /v1/ needs one, and /metrics if asked for."""
+    """Answers 401 without a valid key: /v1/ needs one, and so does /metrics if configured."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, config: ServerConfig) -> None:
         self._app = app
@@ -182,11 +183,11 @@ class KeyMiddleware:
 
 
 class BodyMiddleware:
-    """Bounds bodies, and takes the rest of one before a request is answered early.
+    """Limits bodies, and discards the rest of a body if its request is answered early.
 
-    A body that is too long raises ApiError 413 where it is read. A client that still sends when its
-    connection is closed sees a reset instead of the answer, so what comes is thrown away first, for
-    ``seconds`` from the request's beginning; then the connection is closed.
+    Reading a body that is too long raises ApiError 413. A client that is still sending when its
+    connection is closed sees a reset instead of the answer, so the rest is first discarded, for up
+    to ``seconds`` from the request's beginning; then the connection is closed.
     """
 
     def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
@@ -206,7 +207,7 @@ class BodyMiddleware:
             nonlocal received, has_ended
             message = await receive()
             received += len(message.get("body", b""))
-            has_ended |= not message.get("more_body", False)  # also where its client has gone
+            has_ended |= not message.get("more_body", False)  # also after a disconnect
             return message
 
         async def limited() -> Message:

@@ -1,4 +1,4 @@
-"""The bundles that are served, by name, and whether the server takes requests."""
+"""The served bundles by name, and whether the server accepts requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .protocol import ApiError, unavailable
 
 
 def allowed_texts(schedules: ScheduleResolver, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of what requests may ask for: full depth, the bundle's own, and ``allowed``.
+    """Return the schedules that requests may name: full depth, the bundle's own, and ``allowed``.
 
     Raises ScheduleError for a text that does not fit the bundle.
     """
@@ -42,20 +42,20 @@ def allowed_texts(schedules: ScheduleResolver, allowed: Sequence[str]) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A bundle under a name, with the schedules that requests may ask for."""
+    """A bundle under a name, with the schedules that requests may name."""
 
     name: str
     engine: EngineService
     schedules: tuple[str, ...]  # texts; "any" among them allows all
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
-    # Renders and tokenizes chats. A template that runs away holds up only its own model's.
+    # Renders and tokenizes chats; a runaway template delays only the chats of its own model.
     chats: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(MAX_PROCESSES, "skipdec chats")
     )
 
     @classmethod
     def of(cls, name: str, engine: EngineService, allowed: Sequence[str]) -> ServedModel:
-        """Serve ``engine`` with the schedules of `allowed_texts`, which raises."""
+        """Serve ``engine`` with the schedules of `allowed_texts`. Raises what that raises."""
         return cls(name, engine, allowed_texts(engine.inputs.schedules, allowed))
 
     @property
@@ -76,7 +76,7 @@ class ServedModel:
 
     @cached_property
     def listed(self) -> tuple[str, ...]:
-        """The schedules that are allowed by their texts."""
+        """The texts of schedules that are allowed by name."""
         return tuple(text for text in self.schedules if text != ANY_SCHEDULE)
 
     def lists(self, wanted: str | None) -> bool:
@@ -84,9 +84,9 @@ class ServedModel:
         return wanted is None or wanted in self.listed
 
     def schedule_of(self, text: str | None, num_tokens: int) -> ExitSchedule:
-        """Return what ``text``, a listed one or None for the default, means for so many tokens.
+        """Return the schedule of ``text``, listed or None, for a request of ``num_tokens``.
 
-        Where that needs a longer request, it is what it means for the longest.
+        If ``text`` needs a longer request, it is the schedule for the longest possible one.
         """
         schedules = self.engine.inputs.schedules
         try:
@@ -95,25 +95,25 @@ class ServedModel:
             return schedules.resolve(text, schedules.positions)
 
     def allows_any(self, wanted: str | None) -> bool:
-        """Return True if ``wanted`` is allowed whatever it means."""
+        """Return True if ``wanted`` is allowed without comparing its schedule."""
         return self.lists(wanted) or ANY_SCHEDULE in self.schedules
 
     def unread(self, wanted: str | None, error: ScheduleError) -> ScheduleError:
-        """Return the answer to a text that raised ``error``: what is allowed on this server."""
+        """Return the error for a text that raised ``error``; it lists what this server allows."""
         if wanted is None or self.allows_any(wanted):
             return error
         return self._refusal(wanted, "not allowed")
 
     def require_notation(self, wanted: str | None) -> None:
-        """Raise ScheduleError for a file's name and a document: none is read for a client."""
+        """Raise ScheduleError for a file's name or a document, because clients may use neither."""
         if wanted is not None and (kind := beyond_notation(wanted)):
             raise self._refusal(wanted, kind)
 
     def require_allowed(self, wanted: str | None, resolved: str, max_tokens: int) -> None:
         """Raise ScheduleError unless a request of ``max_tokens`` may run ``wanted``.
 
-        Allowed is a listed text, or another of the schedule that one means for this request;
-        ``resolved`` is what ``wanted`` means for it.
+        Allowed are listed texts, and other texts of a schedule that a listed text gives for this
+        request. ``resolved`` is the schedule that ``wanted`` gives.
         """
         if self.allows_any(wanted):
             return
@@ -133,14 +133,14 @@ class ServedModel:
         return wanted if wanted in self.listed else "other"
 
 
-Texts = Collection[RequestStream | asyncio.Future[Any]]  # of one request, or their preparation
+Texts = Collection[RequestStream | asyncio.Future[Any]]  # one request's texts, or their preparation
 
 
 class ServedModels(Mapping[str, ServedModel]):
-    """The served models by name: filled while bundles load, drained at the end."""
+    """The served models by name; it fills while bundles load, and is drained at the end."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Raises UsageError for a name of two bundles, and for one that no answer could show."""
+        """Raise UsageError for a name of two bundles, and for one that no answer could contain."""
         for name in names:
             if not name or not name.isprintable():
                 told = f"has the name {name!r}, which is not printable text in UTF-8"
@@ -152,7 +152,7 @@ class ServedModels(Mapping[str, ServedModel]):
             )
         self.names = tuple(names)
         self.is_draining = False
-        # Parses long bodies and tokenizes long prompts, which finished answers never wait for.
+        # Parses long bodies and tokenizes long prompts; finished answers never wait for it.
         self.preparation = ThreadPoolExecutor(thread_name_prefix="skipdec preparation")
         self._running: dict[int, Texts] = {}  # by the id of its collection
         self._models: dict[str, ServedModel] = {}
@@ -167,7 +167,7 @@ class ServedModels(Mapping[str, ServedModel]):
         return len(self._models)
 
     def add(self, model: ServedModel) -> None:
-        """Serve it from now on."""
+        """Serve ``model`` from now on."""
         self._models[model.name] = model
 
     def named(self, name: str | None) -> ServedModel:
@@ -195,7 +195,7 @@ class ServedModels(Mapping[str, ServedModel]):
     async def running_for(
         self, receive: Receive, record: RequestRecord, texts: Texts
     ) -> AsyncIterator[None]:
-        """Within the block a client that goes ends all ``texts``; so does leaving it."""
+        """Cancel all ``texts`` when the block ends, or when the client disconnects within it."""
 
         def cancel() -> None:
             for text in texts:
@@ -227,7 +227,7 @@ class ServedModels(Mapping[str, ServedModel]):
         return next((f"{name} {why}" for name, why in reasons.items() if why is not None), None)
 
     def hung(self, timeout: float) -> str | None:
-        """Name an engine that has failed, or has been in one step for over ``timeout`` seconds."""
+        """Name an engine that has failed, or whose current step exceeds ``timeout`` seconds."""
         for name, model in self._models.items():
             if (seconds := model.engine.seconds_in_step) > timeout:
                 return f"{name} has been in one step for {seconds:.0f} s"

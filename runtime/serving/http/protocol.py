@@ -1,4 +1,4 @@
-"""Errors of OpenAI's API, what its requests have in common, and those for completions."""
+"""Errors of OpenAI's API, the common part of its requests, and requests for completions."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from .config import (
     MAX_STOPS,
 )
 
-# A long body is read in a thread, whose JSON reader keeps the interpreter's lock while it makes
-# lists, objects and texts: so their number is bounded. Numbers, of which a body may hold many, are
-# made by Python functions, between which other threads run.
+# A long body is parsed in a thread. The JSON parser holds the GIL while it makes lists, objects and
+# texts, so their number is limited. Numbers, of which a body may have many, are made by Python
+# functions, between which other threads run.
 MAX_CONTAINERS = 1_024  # lists and objects
-MAX_TEXTS = 12_000  # names of fields included
-_SMALL = 4_096  # bytes; fewer can't hold enough of anything to take a millisecond
+MAX_TEXTS = 12_000  # including names of fields
+_SMALL = 4_096  # bytes; parsing fewer takes less than a millisecond
 
 _SUBJECT = re.compile(r"'?(\w+)'? ")  # how a problem of a field begins
 _IDS = {"type": "array", "items": {"type": "integer"}}
@@ -56,7 +56,7 @@ _PROMPT = {
         {"type": "array", "items": _IDS, "maxItems": MAX_PROMPTS},
     ]
 }
-_LONGEST = {  # before anything is made of their entries
+_LONGEST = {  # checked before the entries are
     "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
     "stream_options": (8, "options"),
 }
@@ -71,9 +71,9 @@ _FORMS = f"a text, token ids, or a list of up to {MAX_PROMPTS} such"
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An answer that is no result.
+    """An error as an answer.
 
-    ``kind``: OpenAI's ``type``. ``param``: the field that is wrong. ``code``: for programs.
+    ``kind``: OpenAI's ``type``. ``param``: the invalid field. ``code``: for programs.
     """
 
     status: int
@@ -94,7 +94,7 @@ class ApiError(Exception):
 
 
 def api_error(error: ApiError | SkipDecError) -> ApiError:
-    """Translate an error of skipdec into an answer."""
+    """Translate an error of skipdec into an ApiError."""
     if isinstance(error, ApiError):
         return error
     message = _told(error)
@@ -115,7 +115,7 @@ def api_error(error: ApiError | SkipDecError) -> ApiError:
 
 
 def _told(error: SkipDecError) -> str:
-    """Return what is wrong, and with what; names of classes and files are not for clients."""
+    """Return an error's message for clients, without names of classes and files."""
     told = brief("; ".join(error.problems))
     hides = isinstance(error, BundleError | ClosedError | ConfigurationError)
     is_name = error.subject[:1].isupper() or "/" in error.subject
@@ -123,21 +123,21 @@ def _told(error: SkipDecError) -> str:
 
 
 def unavailable(reason: str) -> ApiError:
-    """Not now: loading, draining, closed. OpenAI's clients try again by themselves."""
+    """Return a 503 for a server that is loading, draining or closed; OpenAI's clients retry it."""
     headers = {"Retry-After": "1"}
     return ApiError(503, reason, "service_unavailable", code="unavailable", headers=headers)
 
 
 def is_small(body: bytes) -> bool:
-    """Return True if the body is short enough to be read in the event loop's own thread."""
+    """Return True if the body is short enough to be parsed in the event loop's thread."""
     return len(body) <= _SMALL
 
 
 def parse_body(body: bytes) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return the value of a body. Raises UsageError for one that is not JSON, or holds too much."""
+    """Return the JSON value of a body. Raises UsageError if it is not JSON or holds too much."""
     if is_small(body):
         return parse_json(body, UsageError, subject="body")
-    bare = body.replace(rb"\\", b"").replace(rb"\"", b"")  # quotes left begin and end texts
+    bare = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes left delimit texts
     texts = bare.count(b'"') // 2
     if texts > MAX_TEXTS:
         raise _too_much("texts, names of fields included", texts, MAX_TEXTS)
@@ -153,10 +153,10 @@ def _too_much(kind: str, count: int, most: int) -> UsageError:
 
 
 class TextRequest(SamplingParams):
-    """What bodies for completions and for chats have in common; unset and null fields are defaults.
+    """The common part of bodies for completions and chats; null counts as absent.
 
-    Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
-    name: one that did nothing would be worse.
+    Sampling fields are those of SamplingParams with lower limits. Unknown fields are refused rather
+    than silently ignored.
     """
 
     model: str | None = Field(
@@ -192,9 +192,9 @@ class TextRequest(SamplingParams):
         default=None, description="off: run without drafts, which changes no text"
     )
 
-    # OpenAI's fields that are refused with a sentence of their own, unless they ask for nothing.
+    # OpenAI's fields that are refused with a message of their own, unless they count as absent.
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"logit_bias": ASKS_FOR_NOTHING}
-    content: ClassVar[str] = "prompt"  # the field that holds what is continued
+    content: ClassVar[str] = "prompt"  # the field with the prompts or messages
     content_forms: ClassVar[str] = _FORMS
 
     @classmethod
@@ -213,9 +213,9 @@ class TextRequest(SamplingParams):
 
     @classmethod
     def _supported(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a body's fields without those of OpenAI's that ask for nothing.
+        """Return a body's fields without unsupported ones that count as absent.
 
-        Raises ConfigurationError for such that are not supported.
+        Raises ConfigurationError for other unsupported fields.
         """
         problems = [
             f"`{name}` is {shown(fields[name])}, which is not supported; leave it out"
@@ -247,16 +247,16 @@ class TextRequest(SamplingParams):
         yield from field_problems("draft", wants_drafts, self.draft)
 
     def _own_problems(self) -> Iterator[str]:
-        """Yield the problems of the fields that only this kind of body has."""
+        """Yield the problems of fields that only this kind of body has."""
         yield from ()
 
     @property
     @abstractmethod
     def prompts(self) -> Sequence[Prompt]:
-        """One entry a prompt."""
+        """One entry per prompt."""
 
     def prompts_with(self, special_tokens: SpecialTokens) -> Sequence[Prompt]:
-        """Return the prompts; messages say what becomes of special tokens that they spell."""
+        """Return the prompts; those of messages have the option ``special_tokens``."""
         return self.prompts
 
     def subject(self, index: int) -> str:
@@ -264,7 +264,7 @@ class TextRequest(SamplingParams):
         return f"prompt {index}"
 
     def field_of(self, problem: str) -> str:
-        """Return the field that a problem of a prompt begins with, else that of the prompts."""
+        """Return the field with which a prompt's problem begins, by default `content`."""
         found = _SUBJECT.match(problem.removeprefix(f"{self.subject(0)}: "))
         return found[1] if found and found[1] in type(self).model_fields else self.content
 
@@ -285,12 +285,12 @@ class TextRequest(SamplingParams):
 
     @property
     def length(self) -> int | None:
-        """The most tokens of a text; None: as many as the model can."""
+        """The maximum number of tokens of a text; None means as many as the model allows."""
         return self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many tokens are reported beside each one; None: not even that one."""
+        """Number of tokens reported with each chosen one; with None, not even that is reported."""
         return self.logprobs
 
     @property
@@ -303,10 +303,10 @@ class TextRequest(SamplingParams):
 
 
 class CompletionRequest(TextRequest):
-    """A body of /v1/completions; fields that are not given, or null, have their defaults.
+    """A body of /v1/completions; null counts as absent.
 
-    Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
-    name: one that did nothing would be worse.
+    Sampling fields are those of SamplingParams with lower limits. Unknown fields are refused rather
+    than silently ignored.
     """
 
     model_config = ConfigDict(title="CompletionRequest")
@@ -360,7 +360,7 @@ class CompletionRequest(TextRequest):
     @property
     @override
     def prompts(self) -> list[str | list[int]]:
-        """One entry a prompt."""
+        """One entry per prompt."""
         if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)

@@ -27,7 +27,7 @@ async def scored_answer(
     models: ServedModels,
     metrics: Metrics,
 ) -> Response:
-    """Score all prompts, each as it is read: at the depth of a prompt.
+    """Score all prompts, at the depth of prompt tokens.
 
     Raises ApiError, and what `EngineService.score` raises.
     """
@@ -53,19 +53,19 @@ async def scored_answer(
         indices = range(len(scored))
         return head, (_choice(scored.pop(0), index, names) for index in indices), used
 
-    tasks.clear()  # they hold the scores, which are freed where they are encoded
+    tasks.clear()  # so that scores are freed as they are encoded
     return await json_answer(make)
 
 
 def _all_or_error(results: Sequence[ScoreOutput | BaseException]) -> list[ScoreOutput]:
-    """The results; raises what one failed with, rather than that others were then given up."""
+    """Return the results, or raise the error that caused the failure of all others."""
     errors = [one for one in results if isinstance(one, BaseException)]
     for error in errors:
         if isinstance(error, TimeoutError):
             raise ApiError(504, str(error), "server_error", code="deadline") from error
         if not isinstance(error, asyncio.CancelledError):
             raise error
-    if errors:  # its client has gone, or the server was cut
+    if errors:  # the client has disconnected, or the server was cut off
         raise unavailable("the text was given up before it was scored")
     return [one for one in results if isinstance(one, ScoreOutput)]
 

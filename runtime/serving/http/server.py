@@ -1,4 +1,4 @@
-"""The server's life: it listens, loads, serves, drains, and ends."""
+"""The server's life cycle: it listens, loads, serves, drains and ends."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .models import ServedModel, ServedModels
 from .traces import exporting_traces
 
 # An idle connection stays open for longer than clients (httpx 5 s) and load balancers (60 s) keep
-# one: a request on a connection that the server is closing is reset.
+# it, because a request on a connection that the server is closing is reset.
 _IDLE_SECONDS = 75
-_CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
+_CUT_SECONDS = 5.0  # to send the last answers after everything has ended
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
-_OPEN_FILES = 4096  # that are asked for: a connection is one
+_OPEN_FILES = 4096  # requested limit; each connection is a file
 
 
 @dataclass(frozen=True)
 class ServedBundle:
-    """A bundle's directory and the name that clients call it."""
+    """A bundle's directory, and its name for clients."""
 
     name: str
     path: Path
@@ -53,10 +53,11 @@ OpenEngine = Callable[[ServedBundle], AbstractAsyncContextManager[EngineService]
 
 
 class HttpServer:
-    """Serves bundles until it is stopped: `run` in the thread that owns it, `stop` from any.
+    """Serves bundles until it is stopped: call `run` in the owner's thread, `stop` from any.
 
-    ``open_engine``: loads a bundle; leaving the context closes it. ``address`` is known once this
-    is made: the port listens from then on, and answers that it is loading once it runs.
+    ``open_engine`` loads a bundle; leaving its context closes the engine. The port listens, and
+    ``address`` is known, from construction on. While `run` loads bundles, requests are answered
+    that the server is loading.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class HttpServer:
         open_engine: OpenEngine,
         config: ServerConfig,
     ) -> None:
-        """Raises UsageError for an address that is taken, two equal names, and a bad key file."""
+        """Raise UsageError for an address in use, two equal names, or a bad key file."""
         self.models = ServedModels([bundle.name for bundle in bundles])
         self._bundles = bundles
         self._open_engine = open_engine
@@ -83,7 +84,7 @@ class HttpServer:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                proxy_headers=False,  # a client could name itself by X-Forwarded-For
+                proxy_headers=False,  # with X-Forwarded-For a client could choose its name
                 server_header=False,
                 h11_max_incomplete_event_size=_MAX_HEADERS,
                 timeout_keep_alive=_IDLE_SECONDS,
@@ -95,20 +96,20 @@ class HttpServer:
         self._stopped = asyncio.Event()
 
     def run(self) -> None:
-        """Serve until `stop`, or a signal where this is the main thread.
+        """Serve until `stop` or, in the main thread, a signal.
 
-        Raises what opening a bundle does, and SkipDecError if an engine has failed for good, once
-        the texts of others have ended.
+        Raises what opening a bundle raises, and SkipDecError if an engine has failed for good,
+        after the texts of the others have ended.
         """
         with exporting_traces():
             asyncio.run(self._run())
 
     def stop(self) -> None:
-        """Refuse new requests, end those there are, return from `run`. From any thread."""
+        """Refuse new requests, finish the others, and return from `run`. From any thread."""
         if self._loop is None:
             self._stopped.set()
         else:
-            with suppress(RuntimeError):  # the loop is closed: it has ended
+            with suppress(RuntimeError):  # the loop is closed if the server has ended
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
     async def _run(self) -> None:
@@ -150,14 +151,14 @@ class HttpServer:
             engine.failure.add_done_callback(lambda _: self.stop())
 
     async def _drain(self) -> None:
-        """Let what runs end; after shutdown_timeout, answer without the engines, if need be."""
+        """Let running texts end; after shutdown_timeout, answer the rest without the engines."""
         models = self.models
         models.is_draining = True
         timeout = self._config.shutdown_timeout
         SERVER.info("draining: up to %g s for %d texts", timeout, models.num_running)
         engines = [model.engine for model in models.values()]
         for engine in engines:
-            engine.inputs.close()  # chats that are not rendered yet are refused
+            engine.inputs.close()  # refuses chats that are not rendered yet
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
             SERVER.warning("%d texts had not ended in time and are cut", models.num_running)
@@ -167,11 +168,11 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that leaves signals to `HttpServer`."""
+    """A uvicorn server that leaves signals to `HttpServer`."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
+        """Do nothing."""
         yield
 
 
@@ -179,9 +180,9 @@ class _Uvicorn(uvicorn.Server):
 def _first_signal_calls(
     loop: asyncio.AbstractEventLoop, call: Callable[[], object]
 ) -> Iterator[None]:
-    """The first of SIGNALS calls ``call``; a second one ends the process at once.
+    """Let the first of SIGNALS call ``call``; a second one ends the process at once.
 
-    Nothing happens outside of the main thread, which no signal reaches.
+    This has no effect outside of the main thread, because no signal reaches other threads.
     """
 
     def receive() -> None:
@@ -198,20 +199,20 @@ def _first_signal_calls(
 
 
 def _authority(host: str, port: int) -> str:
-    """Return both as they stand in a URL."""
+    """Return host and port in the form of a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # asyncio sends each event of a stream at once only where its socket names the protocol.
+        # asyncio sends each event of a stream at once only if the socket names its protocol.
         listening = socket.socket(found[0][0], socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(2048)
         return listening
-    except (OSError, UnicodeError) as error:  # the latter of what can't be a host's name
+    except (OSError, UnicodeError) as error:  # UnicodeError for an impossible host name
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             "address",

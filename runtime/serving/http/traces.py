@@ -1,4 +1,4 @@
-"""OpenTelemetry's spans of requests, and where they are sent."""
+"""OpenTelemetry spans of requests, and their export."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ATTRIBUTES = {  # OpenTelemetry's names
 
 
 def trace(scope: Scope, record: RequestRecord) -> None:
-    """Make the OpenTelemetry span of a request that has ended; nothing without ``opentelemetry``.
+    """Create the OpenTelemetry span of a request that has ended, if ``opentelemetry`` is installed.
 
-    The span continues the trace of a ``traceparent`` header. It has children for each prompt:
-    ``queue`` until its prompt ran, ``prefill`` until its first token, and ``decode``. Attributes
-    are those of the log line, never a prompt or a text.
+    The span continues the trace of a ``traceparent`` header. For each prompt it has the children
+    ``queue`` until the prompt runs, ``prefill`` until the first token, and ``decode``. Its
+    attributes are those of the log line, never a prompt or a text.
     """
     if not is_installed("opentelemetry"):
         return
@@ -33,7 +33,7 @@ def trace(scope: Scope, record: RequestRecord) -> None:
 
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     tracer = otel.get_tracer("skipdec", own_version())
-    route = getattr(scope.get("route"), "path", "")  # as it was declared: few names
+    route = getattr(scope.get("route"), "path", "")  # as declared, so that there are few names
     span = tracer.start_span(
         f"{record.method} {route}".strip(),
         context=propagate.extract(headers),
@@ -44,7 +44,7 @@ def trace(scope: Scope, record: RequestRecord) -> None:
         },
         start_time=record.start_ns,
     )
-    if not span.is_recording():  # nobody exports, or this one was not chosen
+    if not span.is_recording():  # spans are not exported, or this one was not sampled
         return
     inside = otel.set_span_in_context(span)
     for index, times in enumerate(record.texts):
@@ -58,9 +58,9 @@ def trace(scope: Scope, record: RequestRecord) -> None:
 
 @contextmanager
 def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Within the block traces are sent by OTLP, where the environment says to whom.
+    """Export traces with OTLP within the block, if the environment names a receiver.
 
-    As OpenTelemetry has it: $OTEL_EXPORTER_OTLP_ENDPOINT and what else its SDK reads.
+    The variables are OpenTelemetry's: $OTEL_EXPORTER_OTLP_ENDPOINT and others that its SDK reads.
     """
     if not any(environment.get(name) for name in _ENDPOINTS):
         yield
@@ -82,4 +82,4 @@ def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[No
     try:
         yield
     finally:
-        provider.shutdown()  # sends what is left
+        provider.shutdown()  # sends the remaining spans
