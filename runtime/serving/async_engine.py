@@ -82,8 +82,8 @@ class AsyncEngine(EngineService):
         return self._generator
 
     @override
-    def require_possible(self, asked: ServedRequest) -> None:
-        self._loop.require_possible(asked)
+    def require_possible(self, served: ServedRequest) -> None:
+        self._loop.require_possible(served)
 
     @override
     def stats(self) -> EngineStats:

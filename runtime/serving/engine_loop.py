@@ -45,12 +45,12 @@ class EngineLoop:
         self._numbers: dict[str, int] = {}  # in the batch, of requests that have not ended
         self._requests: dict[int, ServedRequest] = {}  # the same requests by number
         self._texts = ClientQueues[str, tuple[ServedRequest, float]]()  # to score, with arrival
-        batch.on_admission = self._tell_begin
+        batch.on_admission = self._post_begin
 
-    def require_possible(self, asked: ServedRequest) -> None:
+    def require_possible(self, served: ServedRequest) -> None:
         """Raise CapacityError, UsageError or ScheduleError for a request that could never run."""
-        schedule = asked.exit_schedule(self._num_layers)
-        match asked.request:
+        schedule = served.exit_schedule(self._num_layers)
+        match served.request:
             case Request() as request:
                 request.require_possible(self._batch.memory, schedule)
             case ScoreRequest() as text:
@@ -67,7 +67,7 @@ class EngineLoop:
     def run(self) -> None:
         """Step until `stop`. Raises errors that are not limited to a request or an engine call."""
         while self._take_in():
-            self._tell(self._batch.step())
+            self._post_step(self._batch.step())
             self._score()
 
     def _take_in(self) -> bool:
@@ -100,7 +100,7 @@ class EngineLoop:
     def _end_early(self, request_id: str, reason: str) -> None:
         number = self._numbers.get(request_id)
         if number is not None:
-            self._tell(self._batch.abort(number, reason))
+            self._post_step(self._batch.abort(number, reason))
         elif self._texts.discard(request_id):
             self._batch.scoring.drop()
             self._post(Refused.of(given_up(reason), request_id))
@@ -108,7 +108,7 @@ class EngineLoop:
     def _end_late(self) -> None:
         """End requests whose deadline has passed."""
         now = monotonic()
-        requests = (*self._requests.values(), *(asked for asked, _ in self._texts))
+        requests = (*self._requests.values(), *(served for served, _ in self._texts))
         for request_id in [one.request_id for one in requests if one.is_late(now)]:
             self._end_early(request_id, "deadline")
 
@@ -118,8 +118,8 @@ class EngineLoop:
         batch.admits = True
         if not self._texts:
             return
-        asked, start = next(iter(self._texts))
-        text, name = cast(ScoreRequest, asked.request), asked.request_id
+        served, start = next(iter(self._texts))
+        text, name = cast(ScoreRequest, served.request), served.request_id
         if batch.is_busy:
             if not batch.scoring.is_due(running=batch.running_rows > 0):
                 return
@@ -129,16 +129,16 @@ class EngineLoop:
         self._post(Begun((name,)))
         self._texts.serve(name)
         try:
-            scores = batch.scoring.run(text, asked.exit_schedule(self._num_layers), start)
+            scores = batch.scoring.run(text, served.exit_schedule(self._num_layers), start)
         except SkipDecError as error:
             self._post(Refused.of(error, name))
         else:
             self._post(StepResult(scored=[(name, scores)]))
 
-    def _tell_begin(self, numbers: Sequence[int]) -> None:
+    def _post_begin(self, numbers: Sequence[int]) -> None:
         self._post(Begun(tuple(self._requests[number].request_id for number in numbers)))
 
-    def _tell(self, deltas: Sequence[StreamDelta]) -> None:
+    def _post_step(self, deltas: Sequence[StreamDelta]) -> None:
         """Post a step's deltas, and the results of the requests that it ended."""
         named = [(self._requests[delta.request_index].request_id, delta) for delta in deltas]
         numbers = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""InputProcessor: reads and checks requests by a bundle's model, tokenizer and schedules."""
+"""InputProcessor: reads and checks requests with a bundle's model, tokenizer and schedules."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class InputProcessor:
     digest: str  # of the bundle's manifest
     model: ModelSpec
     tokenizer: Tokenizer | None
-    kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
+    kernels: str  # the kernels that run it here, e.g. ``skipdec avx512vnni``
     schedules: ScheduleResolver
     draft: DraftConfig | None  # of all requests that do not switch drafts off
-    max_model_len: int | None = None  # positions of a request, at most; None: as the model has
+    max_model_len: int | None = None  # most positions of a request; None: those of the model
 
     @classmethod
     def of(cls, bundle: EngineBundle, options: OpenOptions) -> Self:
@@ -64,7 +64,7 @@ class InputProcessor:
     def of_generator(
         cls, generator: Generator, draft: str | None = None, max_model_len: int | None = None
     ) -> Self:
-        """Describe the bundle that ``generator`` runs with ``draft``, by default its own.
+        """Describe the bundle that ``generator`` runs, with ``draft`` or its own drafts.
 
         Raises UsageError for drafts that do not fit the bundle.
         """
@@ -97,7 +97,7 @@ class InputProcessor:
     ) -> ServedRequest:
         """Make and check a request; ``deadline`` is in seconds from now.
 
-        ``subject``: the prompt, where a client sent several. ``draft``: as in `wants_drafts`.
+        ``subject`` names the prompt if a client sent several. ``draft`` is as in `wants_drafts`.
         Raises UsageError, which names ``subject``, and ScheduleError.
         """
         request, resolved = prepare_request(

@@ -1,4 +1,4 @@
-"""Messages between the queue of an engine and the loop that steps it, wherever that runs."""
+"""Messages between an engine's queue and the loop that steps it, in this or another process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..schedule.text import format_schedule, parse_schedule
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 
-Entries = tuple[dict[int, Logprob], ...]  # one a token
+Entries = tuple[dict[int, Logprob], ...]  # one per token
 
 
 @lru_cache(maxsize=256)
@@ -31,7 +31,7 @@ def _parsed(schedule: str, num_layers: int) -> ExitSchedule:
 
 
 def require_time(subject: str, seconds: float | None) -> None:
-    """Raise UsageError for what is no number, and for NaN, which no clock reaches."""
+    """Raise UsageError for anything but a number, and for NaN, which no clock reaches."""
     if seconds is not None and (not isinstance(seconds, Real) or math.isnan(seconds)):
         raise UsageError(
             subject, f"is {shown(seconds)}; allowed: seconds from now, or None for no end"
@@ -39,7 +39,7 @@ def require_time(subject: str, seconds: float | None) -> None:
 
 
 def _require_name(subject: str, name: str) -> None:
-    """Raise UsageError for what no message can carry."""
+    """Raise UsageError for a name that messages can't contain."""
     problem = lone_surrogate(name) if isinstance(name, str) else f"is {shown(name)}"
     if problem:
         raise UsageError(subject, f"{problem}; allowed: a text")
@@ -47,12 +47,12 @@ def _require_name(subject: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class ServedRequest:
-    """A checked request, to generate or to score, under the name that clients know."""
+    """A checked request, to generate or to score, with the id that clients know."""
 
     request_id: str
     request: Request | ScoreRequest
     schedule: str  # its text in full
-    deadline: float | None = None  # a time of time.monotonic, which a machine's processes share
+    deadline: float | None = None  # by time.monotonic, which all processes of a machine share
 
     @classmethod
     def of(
@@ -62,9 +62,9 @@ class ServedRequest:
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> ServedRequest:
-        """Name a request, by a new name if it has none, that may take ``seconds`` from now on.
+        """Give a request its id, by default a new one, and a deadline ``seconds`` from now.
 
-        Raises UsageError for names that are no text and seconds that are no number.
+        Raises UsageError for an id that is not a text, and for seconds that are not a number.
         """
         _require_name("client", request.client)
         if request_id is not None:
@@ -74,7 +74,7 @@ class ServedRequest:
         return cls(request_id or uuid4().hex, request, format_schedule(schedule), deadline)
 
     def exit_schedule(self, num_layers: int) -> ExitSchedule:
-        """Return the schedule. Raises ScheduleError for a rule that this process does not know."""
+        """Return the schedule. Raises ScheduleError for a rule unknown to this process."""
         return _parsed(self.schedule, num_layers)
 
     def without_text(self) -> ServedRequest:
@@ -85,11 +85,9 @@ class ServedRequest:
 
     def content(self) -> str:
         """Return a hash of prompt, parameters and schedule, equal for equal requests."""
-        asked = self.without_text()
-        asked = replace(
-            asked, request_id="", deadline=None, request=replace(asked.request, client="")
-        )
-        return sha256(_SERVED.dump_json(asked)).hexdigest()
+        bare = self.without_text()
+        bare = replace(bare, request_id="", deadline=None, request=replace(bare.request, client=""))
+        return sha256(_SERVED.dump_json(bare)).hexdigest()
 
     def is_late(self, now: float) -> bool:
         """Return True if the deadline has passed at ``now``."""
@@ -101,7 +99,7 @@ _SERVED = TypeAdapter(ServedRequest)
 
 @dataclass(frozen=True)
 class Cancellation:
-    """Asks the engine to end a request with this stop_reason."""
+    """Tells the engine to end a request with this stop_reason."""
 
     request_id: str
     reason: str
@@ -131,7 +129,7 @@ class Refused:
         return cls(type(error).__name__, "", (str(error),), request_id)
 
     def error(self) -> Exception:
-        """An error of the same class, or of SkipDecError if it is none of ours."""
+        """Return an error of the same class, or a SkipDecError if the class is not skipdec's."""
         if self.kind == TimeoutError.__name__:
             return TimeoutError(*self.problems)
         kind = getattr(errors, self.kind, SkipDecError)
@@ -143,9 +141,9 @@ class Refused:
 class StepResult:
     """The result of a step: deltas by request_id, and the results of the requests that it ended.
 
-    ``scored``: texts, of which one is scored between two steps. From another process their
-    alternatives come before them, in ``parts``, and ``ended`` has no log-probabilities but those
-    of the deltas; the engine's figures come when they are due.
+    ``scored`` has the text scored since the last step. From another process, its alternatives
+    arrive earlier, in ``parts``, and the log-probabilities of ``ended`` only in the deltas; the
+    engine's figures arrive when they are due.
     """
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")  # of log-probabilities

@@ -1,4 +1,4 @@
-"""RequestQueue: the requests of one engine that have not ended, and who has them."""
+"""RequestQueue: the unfinished requests of one engine, waiting or sent to it."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from .messages import Begun, Cancellation, FromEngine, Refused, StepResult, ToEn
 from .stream import PendingRequest, RequestStream, ScoreFuture
 
 _MOST_BLAMES = 4096  # hashes that are remembered
-_DEATHS = 2  # with which a request is refused
-_MOST_SENDS = 2  # of one request: it is tried again once
+_DEATHS = 2  # after so many a request is refused
+_MOST_SENDS = 2  # of one request, so it is tried again once
 _ENDED_WELL = frozenset({"stop", "length"})
 
 
 class Suspects:
-    """Count how many workers died with which request.
+    """Counts how many workers died while each request ran.
 
-    A death makes a suspect of every request that ran, though only one may be to blame. So at most
-    one suspect runs at a time from then on: a second death has one suspect alone, which is poison.
+    A death makes every running request a suspect, although only one may be to blame. From then on
+    at most one suspect runs at a time, so that a second death has a single suspect, which is
+    poison.
 
-    Each ``timeout`` seconds without a death forgive one. A poisonous request is thus tried again
-    after that time, as a suspect, and refused anew if one more worker dies with it. ``clock``
-    returns seconds and never goes back.
+    Every ``timeout`` seconds without a death, one death is forgiven. So a poisonous request is
+    tried again after that time, as a suspect, and refused again if one more worker dies with it.
+    ``clock`` returns seconds and never goes back.
     """
 
     def __init__(self, timeout: float = 3600.0, clock: Callable[[], float] = monotonic) -> None:
         self._timeout = timeout
         self._clock = clock
-        # Deaths that a request is blamed for, and the time of the last; the latest comes last.
+        # By hash, the deaths for which a request is blamed and the time of the last; latest last.
         self._blames: dict[str, tuple[int, float]] = {}
 
     def blame(self, contents: Iterable[str]) -> None:
-        """Note that a worker died while these ran."""
+        """Record that a worker died while these requests ran."""
         now = self._clock()
         for content in dict.fromkeys(contents):
             deaths = min(self._deaths(content) + 1, _DEATHS)
@@ -52,15 +53,15 @@ class Suspects:
             del self._blames[next(iter(self._blames))]
 
     def clear(self, content: str) -> None:
-        """Acquit a request that ran to its end."""
+        """Clear a request that ran to its end of suspicion."""
         self._blames.pop(content, None)
 
     def has(self, content: str) -> bool:
-        """Return whether a worker died while it ran, and that is not forgiven."""
+        """Return whether a death of a worker while it ran is not forgiven yet."""
         return self._deaths(content) > 0
 
     def is_poison(self, content: str) -> bool:
-        """Return whether it must not run now."""
+        """Return whether the request must not run now."""
         return self._deaths(content) >= _DEATHS
 
     def seconds_left(self, content: str) -> float:
@@ -69,7 +70,7 @@ class Suspects:
         return max(0.0, last + self._timeout - self._clock())
 
     def __bool__(self) -> bool:
-        """Return whether there may be any; forgets those whose deaths are all forgiven."""
+        """Return whether there may be suspects; forgets those whose deaths are all forgiven."""
         while self._blames and not self._deaths(oldest := next(iter(self._blames))):
             del self._blames[oldest]
         return bool(self._blames)
@@ -78,38 +79,38 @@ class Suspects:
         return len(self._blames)
 
     def _deaths(self, content: str) -> int:
-        """Return how many deaths it is blamed for that are not forgiven yet."""
+        """Return the number of deaths for which it is blamed that are not forgiven yet."""
         now = self._clock()
         deaths, last = self._blames.get(content, (0, now))
         return max(0, deaths - int((now - last) / self._timeout))
 
 
 class RequestQueue:
-    """The requests of one engine: let in while there is room, handed over, ended one by one.
+    """The unfinished requests of one engine, admitted while there is room.
 
-    An engine that is connected gets them in order of arrival; after its death the next one gets
-    those that had not begun. A request whose engine does not end it in time ends for its client
-    alone: its name stays in use, and it counts as one that waits, until the engine has let it go.
+    A connected engine gets them in order of arrival; after its death the next one gets those that
+    had not begun. If an engine does not end a request in time, it ends only for its client: until
+    the engine has released it, its id stays in use and it counts as waiting.
 
-    ``owner`` names the engine in errors. Safe from all threads.
+    ``owner`` names the engine in errors. Any thread may call it.
     """
 
     def __init__(self, owner: str, max_waiting: int, suspects: Suspects | None = None) -> None:
         self._owner = owner
         self._max_waiting = max_waiting
         self._suspects = Suspects() if suspects is None else suspects
-        self._lock = threading.Lock()  # guards all that follows
+        self._lock = threading.Lock()  # guards all attributes below
         self.home = HomeProcess(owner, "open an engine here")  # a fork has no thread to answer
         self._by_id: dict[str, PendingRequest] = {}  # in order of arrival
-        self._unsent: dict[str, PendingRequest] = {}  # those that no engine has
+        self._unsent: dict[str, PendingRequest] = {}  # requests that no engine has
         self._send: Callable[[ToEngine], None] | None = None  # None while there is no engine
         self._watched: str | None = None  # the suspect that the engine has
-        self._heard = 0.0  # of time.monotonic: from the engine, or when it got something to do
+        self._heard = 0.0  # time.monotonic of the last message, or when the engine became busy
         self._num_waiting = 0
         self._num_unanswered = 0
         self._on_idle: set[Callable[[], None]] = set()
         self._refusal: str | None = None
-        self.failure: Future[str] = Future()  # done once `fail` was called: why
+        self.failure: Future[str] = Future()  # done once `fail` is called, with the reason
 
     @property
     def refusal(self) -> str | None:
@@ -123,12 +124,12 @@ class RequestQueue:
 
     @property
     def is_connected(self) -> bool:
-        """True while an engine takes requests."""
+        """True while an engine accepts requests."""
         return self._send is not None
 
     @property
     def seconds_silent(self) -> float:
-        """Seconds since a busy engine last posted a message: its current step has taken so long."""
+        """Seconds since a busy engine last posted a message, so the age of its current step."""
         with self._lock:
             is_busy = self._send is not None and len(self._by_id) > len(self._unsent)
             return monotonic() - self._heard if is_busy else 0.0
@@ -137,10 +138,10 @@ class RequestQueue:
         return request_id in self._by_id
 
     def admit(self, pending: PendingRequest, retry_after: Callable[[], float]) -> None:
-        """Admit a request and hand it to the engine, or let it wait for one.
+        """Admit a request and send it to the engine, or let it wait for one.
 
-        Raises UsageError for a request_id that is in use and for a request with which engines die,
-        OverloadedError if too many wait, and ClosedError if none is taken any more.
+        Raises UsageError for a request_id in use and for a request that kills engines,
+        OverloadedError if too many wait, and ClosedError once requests are refused.
         """
         request_id = pending.request_id
         with self._lock:
@@ -167,7 +168,7 @@ class RequestQueue:
         )
 
     def require_may_wait(self, count: int) -> None:
-        """Raise UsageError for more requests than may ever wait at once."""
+        """Raise UsageError for more requests than may wait at once."""
         if count > self._max_waiting:
             raise UsageError(
                 "prompts",
@@ -176,18 +177,18 @@ class RequestQueue:
             )
 
     def connect(self, send: Callable[[ToEngine], None]) -> None:
-        """Hand over what waits, and what comes from now on, by ``send``, which does not wait."""
+        """Send waiting and later requests with ``send``, which must not block."""
         with self._lock:
             self._send = send
             self._send_unsent()
 
     def disconnect(self, reason: str) -> int:
-        """End what ran as its engine died, let the rest wait for the next; return how many ran."""
+        """End what the dead engine ran, let the rest wait for the next; return how many ran."""
         with self._lock:
             sent = [one for name, one in self._by_id.items() if name not in self._unsent]
             self._send = self._watched = None
             ran = [one for one in sent if one.has_begun]
-            self._suspects.blame(one.asked.content() for one in ran)
+            self._suspects.blame(one.served.content() for one in ran)
             again = [
                 one
                 for one in sent
@@ -207,7 +208,7 @@ class RequestQueue:
         return len(ran)
 
     def cancel(self, request_id: str, reason: str) -> None:
-        """End a request, wherever it is; unknown ones are no error."""
+        """End a request, whether it waits or runs; does nothing for an unknown one."""
         with self._lock:
             is_unsent = request_id in self._unsent
             pending = self._by_id.get(request_id)
@@ -219,17 +220,17 @@ class RequestQueue:
             self._give_up(request_id, reason)
 
     def end_late(self) -> None:
-        """End those that wait for an engine longer than they may."""
+        """End requests whose deadline passes while they wait for an engine."""
         now = monotonic()
         with self._lock:
-            late = [name for name, one in self._unsent.items() if one.asked.is_late(now)]
+            late = [name for name, one in self._unsent.items() if one.served.is_late(now)]
         for request_id in late:
             self.cancel(request_id, "deadline")
 
     def take(self, message: FromEngine) -> None:
-        """Hand what the engine says to the event loops of those that it concerns.
+        """Pass an engine's message on to the event loops of the requests that it concerns.
 
-        What is not known, since it was ended meanwhile, is dropped.
+        Anything about requests that have ended meanwhile is dropped.
         """
         self._heard = monotonic()
         match message:
@@ -244,31 +245,31 @@ class RequestQueue:
                 self.end([] if pending is None else [pending], message.error())
 
     def refuse(self, reason: str) -> None:
-        """Let nothing in from now on."""
+        """Refuse all further requests."""
         with self._lock:
             self._refusal = reason
 
     def fail(self, reason: str, error: Exception) -> None:
-        """Let nothing in from now on, and end all with ``error``; done for good."""
+        """Refuse all further requests for good, and end all present ones with ``error``."""
         self.refuse(f"has failed ({reason})")
         self.end_all(error)
         if not self.failure.done():
             self.failure.set_result(reason)
 
     def end(self, pending: Collection[PendingRequest], error: Exception) -> None:
-        """End these with an error."""
+        """End these requests with an error."""
         for one in pending:
             if self._answer(one.request_id) is not None:
                 _call_soon(one.loop, partial(one.finish, None, error))
 
     def end_all(self, error: Exception) -> None:
-        """End all with an error."""
+        """End all requests with an error."""
         with self._lock:
             pending = list(self._by_id.values())
         self.end(pending, error)
 
     async def wait_until_idle(self, timeout: float | None) -> bool:
-        """Wait until all clients have their ends; False if ``timeout`` seconds passed first."""
+        """Wait until every client has its result; return False after ``timeout`` seconds."""
         idle = asyncio.Event()
         wake = partial(_call_soon, asyncio.get_running_loop(), idle.set)
         with self._lock:
@@ -315,16 +316,16 @@ class RequestQueue:
             self.end_late()
 
     def _give_up(self, request_id: str, reason: str, *, has_left: bool = True) -> None:
-        """End a request with what has come of it, ``reason`` its stop_reason.
+        """End a request with its tokens so far, and ``reason`` as its stop_reason.
 
-        ``has_left``: no engine has it any more, or ever had.
+        ``has_left``: no engine has it (any more).
         """
         pending = self._answer(request_id, has_left=has_left)
         if pending is not None:
             _call_soon(pending.loop, partial(pending.give_up, reason))
 
     def _answer(self, request_id: str, *, has_left: bool = True) -> PendingRequest | None:
-        """Return a request whose client still waits, for its end; forget one that has left."""
+        """Return a request to answer, None if it was answered; forget it if ``has_left``."""
         with self._lock:
             pending = self._by_id.get(request_id)
             if pending is None:
@@ -343,36 +344,36 @@ class RequestQueue:
         return pending
 
     def _send_unsent(self) -> None:
-        """Hand over what waits, but for suspects while the engine has one."""
+        """Send waiting requests, except suspects while the engine has one."""
         if self._send is None or not self._unsent:
             return
         if len(self._by_id) == len(self._unsent):
             self._heard = monotonic()
         for request_id, pending in list(self._unsent.items()):
-            if self._suspects and self._suspects.has(pending.asked.content()):
+            if self._suspects and self._suspects.has(pending.served.content()):
                 if self._watched is not None:
                     continue
                 self._watched = request_id
             del self._unsent[request_id]
             pending.sends += 1
-            self._send(pending.asked)
+            self._send(pending.served)
 
     def _acquit(self, request_id: str, output: RequestOutput | ScoreOutput | None) -> None:
-        """Let the next suspect run after one that the engine, which lives, has ended."""
+        """Let the next suspect run if the engine has ended the watched one and is still alive."""
         if self._watched != request_id:
             return
         self._watched = None
         completions = output.outputs if isinstance(output, RequestOutput) else ()
         ended_well = _ENDED_WELL.issuperset(one.finish_reason for one in completions)
         if output is not None and ended_well and request_id in self._by_id:
-            self._suspects.clear(self._by_id[request_id].asked.content())
+            self._suspects.clear(self._by_id[request_id].served.content())
         self._send_unsent()
 
     def _is_poison(self, pending: PendingRequest) -> bool:
-        return bool(self._suspects) and self._suspects.is_poison(pending.asked.content())
+        return bool(self._suspects) and self._suspects.is_poison(pending.served.content())
 
     def _poison(self, pending: PendingRequest) -> UsageError:
-        seconds = ceil(self._suspects.seconds_left(pending.asked.content()))
+        seconds = ceil(self._suspects.seconds_left(pending.served.content()))
         return UsageError(
             "prompt",
             "is refused: this request was running when a worker died, twice; change it, or send "
@@ -381,7 +382,7 @@ class RequestQueue:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call in the loop's thread; do nothing if the loop is closed."""
+    """Run ``call`` in the loop's thread; do nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call)
 

@@ -1,4 +1,4 @@
-"""EngineService, the interface of a bundle's engine to many asyncio clients."""
+"""EngineService: the interface of a bundle's engine for many asyncio clients."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class EngineService(ABC):
 
     @property
     def inputs(self) -> InputProcessor:
-        """What reads and checks requests: the bundle's model, tokenizer and schedules."""
+        """Reads and checks requests with the bundle's model, tokenizer and schedules."""
         return self._inputs
 
     @property
     def refusal(self) -> str | None:
         """The reason why new requests are refused (draining, closed, failed), or None.
 
-        A message puts the name of the engine before it.
+        Messages put the name of the engine before it.
         """
         return self._requests.refusal
 
@@ -61,12 +61,12 @@ class EngineService(ABC):
 
     @property
     def failure(self) -> Future[str]:
-        """Done once it has failed for good, with the reason; from any thread."""
+        """Done, with the reason, once it has failed for good; from any thread."""
         return self._requests.failure
 
     @property
     def seconds_in_step(self) -> float:
-        """Seconds since a busy engine last ended a step or a scored text; 0.0 for an idle one."""
+        """Seconds since a busy engine last ended a step or a scored text; 0.0 if it is idle."""
         return self._requests.seconds_silent
 
     @property
@@ -75,22 +75,22 @@ class EngineService(ABC):
         return self._requests
 
     @abstractmethod
-    def require_possible(self, asked: ServedRequest) -> None:
-        """Raise CapacityError for a request that could not run even alone, as far as is known."""
+    def require_possible(self, served: ServedRequest) -> None:
+        """Raise CapacityError for a request that is known to be too large to run even alone."""
 
     def require_home(self) -> None:
         """Raise SkipDecError in a forked child, where no thread would answer."""
         self._requests.home.require()
 
-    def start(self, asked: ServedRequest) -> RequestStream:
+    def start(self, served: ServedRequest) -> RequestStream:
         """Queue a request that `InputProcessor.prepare` made and return its stream."""
-        stream = RequestStream(asked, self._inputs.model.num_layers)
+        stream = RequestStream(served, self._inputs.model.num_layers)
         self._enter(stream)
         return stream
 
-    async def wait_for_scores(self, asked: ServedRequest) -> ScoreOutput:
+    async def wait_for_scores(self, served: ServedRequest) -> ScoreOutput:
         """Queue a text that `InputProcessor.prepare_score` made and return its scores."""
-        future = ScoreFuture(asked)
+        future = ScoreFuture(served)
         self._enter(future)
         return await future.output()
 
@@ -107,23 +107,23 @@ class EngineService(ABC):
     ) -> RequestStream:
         """Queue a request and return its stream; call it from a running event loop.
 
-        A chat is rendered before it returns. A server that renders templates of others calls
+        A chat is rendered before this returns. A server that renders untrusted templates calls
         ``inputs.prepare`` in a thread, and then `start`.
 
         ``deadline``: seconds after which the request ends with finish_reason "abort" and
         stop_reason "deadline", whether it waits or runs. If the engine hangs or a step takes long,
         the request ends without the engine 0.2 s later, with the text so far.
-        ``client``: any name of the caller. Clients take turns, one request each; all requests
-        without a name belong to one client. A prefix cache may belong to one client, and so may
-        n-grams for drafts.
-        ``draft``: "off" runs this request without drafts, where the engine drafts; its text stays
-        the same.
+        ``client``: any name for the caller. Clients take turns, one request each; all requests
+        without a name belong to one client. Prefix caches and n-grams for drafts may be separate
+        for each client.
+        ``draft``: "off" runs this request without drafts if the engine drafts; its text stays the
+        same.
 
         Raises UsageError, ScheduleError and CapacityError before the request is queued,
         OverloadedError if too many wait, and ClosedError while draining and once closed.
         """
         self.require_home()
-        asked = self.inputs.prepare(
+        served = self.inputs.prepare(
             prompt,
             params,
             schedule=schedule,
@@ -132,7 +132,7 @@ class EngineService(ABC):
             client=client,
             draft=draft,
         )
-        return self.start(asked)
+        return self.start(served)
 
     async def generate(
         self,
@@ -169,7 +169,7 @@ class EngineService(ABC):
         """
         self.require_home()
         wants_drafts(options.get("draft"))
-        asked = self.inputs.prepare_score(
+        served = self.inputs.prepare_score(
             prompt,
             continuation,
             schedule=options.get("schedule"),
@@ -179,10 +179,10 @@ class EngineService(ABC):
             followed_by=followed_by,
             client=options.get("client", ""),
         )
-        return await self.wait_for_scores(asked)
+        return await self.wait_for_scores(served)
 
     async def abort(self, request_id: str) -> None:
-        """End a request, if it has not ended; unknown ones are no error."""
+        """End a request, if it has not ended; does nothing for an unknown one."""
         self.require_home()
         self._requests.cancel(request_id, "cancelled")
 
@@ -191,7 +191,7 @@ class EngineService(ABC):
         """Return the number of running and waiting requests, and the totals so far."""
 
     def seconds_until_room(self) -> float:
-        """Estimate when a place in the queue is free, from the mean time of past requests."""
+        """Estimate the seconds until the queue has room, from the mean time of past requests."""
         stats = self.stats()
         busy = stats.prefill_seconds + stats.decode_seconds
         busy += stats.sampling_seconds + stats.scoring_seconds
@@ -199,7 +199,7 @@ class EngineService(ABC):
         return max(1.0, busy / ended) if ended else 1.0
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait for the open ones to end; False if the time ran out.
+        """Refuse new requests and wait for the open ones to end; return False after ``timeout``.
 
         Raises UsageError for a ``timeout`` of NaN.
         """
@@ -209,17 +209,17 @@ class EngineService(ABC):
         return await self._requests.wait_until_idle(timeout)
 
     def end_all(self, error: Exception) -> None:
-        """End every open request with ``error`` at once, whatever its engine does; then close."""
+        """End every open request with ``error`` without waiting for the engine, then close."""
         self._requests.end_all(error)
 
     @abstractmethod
     def close(self) -> None:
-        """Cancel everything and free all; idempotent, from any thread but the engine's.
+        """Cancel and free everything; idempotent, from any thread but the engine's.
 
-        In a forked child nothing is done: all of it is the parent's.
+        Does nothing in a forked child, because everything belongs to the parent.
         """
 
     def _enter(self, pending: PendingRequest) -> None:
         self.require_home()
-        self.require_possible(pending.asked)
+        self.require_possible(pending.served)
         self._requests.admit(pending, self.seconds_until_room)

@@ -1,4 +1,4 @@
-"""Requests in flight: what a client asked for, and where it awaits the result."""
+"""Requests in flight, on which clients await results."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..scheduling.running_request import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta, joined
 from .messages import Entries, ServedRequest, given_up
 
-_GRACE = 0.2  # seconds in which an engine may end a late request itself, with its last text
+_GRACE = 0.2  # seconds for an engine to end a late request itself, including its last text
 
 
 class PendingRequest(ABC):
-    """A request in flight. Belongs to the event loop in which it was made.
+    """A request in flight. It belongs to the event loop in which it was made.
 
-    The fields that say how far it has come belong to the engine that holds it.
+    The fields of its progress belong to the engine that holds it.
     """
 
-    def __init__(self, asked: ServedRequest) -> None:
-        self.asked = asked
-        self.request_id = asked.request_id
+    def __init__(self, served: ServedRequest) -> None:
+        self.served = served
+        self.request_id = served.request_id
         self.loop = asyncio.get_running_loop()
-        self.has_begun = False  # it no longer waits
-        self.sends = 0  # how often it was sent to a worker
+        self.has_begun = False  # True once it no longer waits
+        self.sends = 0  # the number of times that it was sent to a worker
         self.end_reason: str | None = None  # why it was cancelled
-        self.is_answered = False  # its client has its end, though an engine may still hold it
+        self.is_answered = False  # its client has the result, though an engine may still hold it
         self._cancel_engine: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,20 +47,20 @@ class PendingRequest(ABC):
 
     @abstractmethod
     def give_up(self, reason: str) -> None:
-        """End it with the tokens that have come so far, in the thread of `loop`."""
+        """End the request with its tokens so far, in the thread of `loop`."""
 
     def begin(self) -> None:
-        """Note that it no longer waits."""
+        """Record that the request no longer waits."""
         self.has_begun = True
 
     def enter(self, cancel_engine: Callable[[str], None], give_up: Callable[[], None]) -> None:
-        """Start its deadline: ``cancel_engine`` is called then, ``give_up`` a moment later.
+        """Start the timer: at the deadline ``cancel_engine`` is called, a moment later ``give_up``.
 
         A working engine ends the request between two steps; one that hangs is not waited for.
         """
         self._cancel_engine = cancel_engine
-        if self.asked.deadline is not None:
-            seconds = max(0.0, self.asked.deadline - monotonic())
+        if self.served.deadline is not None:
+            seconds = max(0.0, self.served.deadline - monotonic())
             self._timer = self.loop.call_later(seconds, partial(self._end_late, give_up))
 
     def cancel_engine(self, reason: str) -> None:
@@ -69,7 +69,7 @@ class PendingRequest(ABC):
             self._cancel_engine(reason)
 
     def stop_timer(self) -> None:
-        """Forget the deadline."""
+        """Cancel the timer of the deadline."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -80,15 +80,15 @@ class PendingRequest(ABC):
 
 @dataclass
 class RequestTimes:
-    """Nanoseconds since 1970, None where it has not happened (yet)."""
+    """Nanoseconds since 1970; None for what has not happened (yet)."""
 
     arrival: int = field(default_factory=time_ns)
-    admission: int | None = None  # its prompt runs from here on
+    admission: int | None = None  # when its prompt began to run
     first_token: int | None = None
     end: int | None = None
 
     def phases(self) -> list[tuple[str, int, int]]:
-        """Name, begin and end of each phase that began, of a request that has ended."""
+        """Return name, begin and end of each phase that began; the request must have ended."""
         marks = [self.arrival, self.admission, self.first_token]
         starts = [mark for mark in marks if mark is not None]
         ends = [*starts[1:], self.end or time_ns()]
@@ -98,21 +98,21 @@ class RequestTimes:
 class RequestStream(PendingRequest):
     """The deltas of one request; an async iterator, and a context manager whose end cancels it.
 
-    The engine never waits for a reader: what is unread stays here, at most max_tokens deltas a
-    completion, and `read` takes all of it at once. Belongs to the event loop in which it was made.
+    The engine never waits for a reader: unread deltas stay here, at most max_tokens per completion,
+    and `read` takes all of them at once. It belongs to the event loop in which it was made.
     """
 
-    def __init__(self, asked: ServedRequest, num_layers: int) -> None:
-        super().__init__(asked)
-        self._request = cast(Request, asked.request)
-        self.schedule = asked.schedule  # its text in full
-        self.exit_schedule = asked.exit_schedule(num_layers)
+    def __init__(self, served: ServedRequest, num_layers: int) -> None:
+        super().__init__(served)
+        self._request = cast(Request, served.request)
+        self.schedule = served.schedule  # its text in full
+        self.exit_schedule = served.exit_schedule(num_layers)
         self.times = RequestTimes()
         self._changed = asyncio.Event()
         self._unread: deque[StreamDelta] = deque()
-        # Of each completion, if there is a deadline or the result needs their log-probabilities.
+        # By completion, if there is a deadline or the result needs their log-probabilities.
         self._pushed: list[list[StreamDelta]] = [[] for _ in range(self._request.params.n)]
-        self._keeps = asked.deadline is not None or self._request.params.logprobs is not None
+        self._keeps = served.deadline is not None or self._request.params.logprobs is not None
         self._output: RequestOutput | None = None
         self._error: Exception | None = None
 
@@ -128,7 +128,7 @@ class RequestStream(PendingRequest):
         self.cancel()
 
     def cancel(self) -> None:
-        """End the request, if it has not ended; what is unread can still be read."""
+        """End the request, if it has not ended; unread deltas can still be read."""
         if not self._has_ended:
             self.cancel_engine("cancelled")
 
@@ -136,7 +136,7 @@ class RequestStream(PendingRequest):
         return self
 
     async def __anext__(self) -> StreamDelta:
-        """Return the next delta. Raises what the engine failed with."""
+        """Return the next delta. Raises the engine's error."""
         await self._wait()
         if not self._unread:
             raise StopAsyncIteration
@@ -157,7 +157,7 @@ class RequestStream(PendingRequest):
         return self._output
 
     def push(self, delta: StreamDelta) -> None:
-        """Take what the engine's next step gave; nothing once it has ended."""
+        """Take the next delta of the engine; ignored once the request has ended."""
         if self._has_ended:
             return
         if self._keeps:
@@ -188,10 +188,10 @@ class RequestStream(PendingRequest):
 
     @override
     def give_up(self, reason: str) -> None:
-        """End it as aborted, ``reason`` its stop_reason, whatever its engine does.
+        """End it as aborted, with ``reason`` as its stop_reason, without waiting for the engine.
 
-        The result of a request with a deadline is what has come so far, else it is empty. Text
-        that the engine held back, since a stop string might begin there, is missing.
+        With a deadline, the result has the tokens so far, else it is empty. Text that the engine
+        has held back, because a stop string might begin there, is missing.
         """
         if self._has_ended:
             return
@@ -206,7 +206,7 @@ class RequestStream(PendingRequest):
         )
 
     def _with_logprobs(self, one: CompletionOutput) -> CompletionOutput:
-        """Return a completion with its deltas' log-probabilities: a process sends them once."""
+        """Return a completion with its deltas' log-probabilities; workers send them only there."""
         if one.logprobs is None:
             return one
         entries = (delta.logprobs or () for delta in self._pushed[one.index])
@@ -228,13 +228,13 @@ class RequestStream(PendingRequest):
 class ScoreFuture(PendingRequest):
     """The scores of one text, awaited in the event loop in which this was made."""
 
-    def __init__(self, asked: ServedRequest) -> None:
-        super().__init__(asked)
+    def __init__(self, served: ServedRequest) -> None:
+        super().__init__(served)
         self._result: asyncio.Future[ScoreOutput] = self.loop.create_future()
         self._entries: Entries = ()
 
     def add(self, entries: Entries) -> None:
-        """Take alternatives of the next tokens, whose scores come later without any."""
+        """Take the alternatives of the next tokens, because their scores arrive without them."""
         self._entries += entries
 
     async def output(self) -> ScoreOutput:
@@ -250,7 +250,7 @@ class ScoreFuture(PendingRequest):
         self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
     ) -> None:
         self.stop_timer()
-        if self._result.done():  # its client has gone
+        if self._result.done():  # the client has cancelled it
             return
         if isinstance(output, ScoreOutput):
             output = replace(output, top_logprobs=self._entries) if self._entries else output

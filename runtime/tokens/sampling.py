@@ -156,9 +156,9 @@ class SamplingParams(ValidatedConfig):
             allowed = cls.model_fields[name].description
             yield f"`{name}` is {shown(values[name])}; allowed: {allowed}"
         else:
-            told = f"{shown(name)} is unknown" if item["loc"] else item["msg"]
+            problem = f"{shown(name)} is unknown" if item["loc"] else item["msg"]
             meant = did_you_mean(name, cls.model_fields, among=len(values))
-            yield f"{told}; {meant}allowed: {', '.join(cls.model_fields)}"
+            yield f"{problem}; {meant}allowed: {', '.join(cls.model_fields)}"
 
     def _problems(self) -> Iterator[str]:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

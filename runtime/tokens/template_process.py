@@ -161,8 +161,8 @@ class TemplateProcesses:
         ClosedError after `close`.
         """
         with self._compiled() as process:
-            asked = marshal.dumps((now.isoformat(), dict(variables)), 4)
-            kind, content = self._ask(process, worker.VARIABLES, asked)
+            request = marshal.dumps((now.isoformat(), dict(variables)), 4)
+            kind, content = self._ask(process, worker.VARIABLES, request)
         if kind == worker.TEXT:
             return content.decode("utf-8", "surrogatepass")
         words = content.decode("utf-8", "replace")

@@ -108,22 +108,20 @@ class _Routes:
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""
         models, metrics = self._models, self._metrics
-        asked, model, prepared = await read_request(
-            CompletionRequest, request, models, self._config
-        )
-        if asked.scores_prompts:
-            return await scored_answer(asked, model, prepared, request, models, metrics)
-        answer = TextAnswer(asked, model, request, models, metrics)
+        body, model, prepared = await read_request(CompletionRequest, request, models, self._config)
+        if body.scores_prompts:
+            return await scored_answer(body, model, prepared, request, models, metrics)
+        answer = TextAnswer(body, model, request, models, metrics)
         await answer.queue(prepared)
-        return answer if asked.stream else await answer.whole()
+        return answer if body.stream else await answer.whole()
 
     async def chat(self, request: Request) -> Response:
         """Answer the messages of a chat, as OpenAI's chat endpoint does."""
         models = self._models
-        asked, model, prepared = await read_request(ChatRequest, request, models, self._config)
-        answer = ChatAnswer(asked, model, request, models, self._metrics)
+        body, model, prepared = await read_request(ChatRequest, request, models, self._config)
+        answer = ChatAnswer(body, model, request, models, self._metrics)
         await answer.queue(prepared)
-        return answer if asked.stream else await answer.whole()
+        return answer if body.stream else await answer.whole()
 
     async def list_models(self, request: Request) -> Response:
         """List what is served."""
@@ -166,10 +164,10 @@ class _Routes:
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer in OpenAI's error format."""
     if isinstance(error, HTTPException):  # raised by the router
-        headers, asked = error.headers or {}, f"{request.method} {shown(request.url.path)}"
+        headers, route = error.headers or {}, f"{request.method} {shown(request.url.path)}"
         remedy = f"allowed: {headers['Allow']}" if "Allow" in headers else "see /openapi.json"
-        told = f"{asked} is not served; {remedy}"
-        answer = ApiError(error.status_code, told, headers=headers)
+        message = f"{route} is not served; {remedy}"
+        answer = ApiError(error.status_code, message, headers=headers)
     else:
         assert isinstance(error, ApiError | SkipDecError)
         answer = api_error(error)

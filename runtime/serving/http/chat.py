@@ -170,7 +170,7 @@ class ChatAnswer(TextAnswer):
         """Return the log-probabilities of tokens in the form of chats; None without any."""
         if not logprobs:
             return None
-        top = self._asked.num_logprobs or 0
+        top = self._body.num_logprobs or 0
         entries = zip(token_ids, logprobs, strict=True)
         content = [_token_entry(token, one, top, self._names) for token, one in entries]
         return {"content": content, "refusal": None}

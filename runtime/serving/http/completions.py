@@ -63,23 +63,23 @@ async def read_request(
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
-    body = await _read_body(request, config.read_timeout)
-    is_short = is_small(body)
+    content = await _read_body(request, config.read_timeout)
+    is_short = is_small(content)
     parse = kind.parse
     beside = partial(_beside, request, models, record)
-    asked = parse(body) if is_short else await beside(models.preparation, partial(parse, body))
-    model = models.named(asked.model)
-    record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
-    model.engine.requests.require_may_wait(len(asked.prompts))
-    prepare = partial(_prepare, asked, model, record.client, config)
-    if asked.content == "messages":
+    body = parse(content) if is_short else await beside(models.preparation, partial(parse, content))
+    model = models.named(body.model)
+    record.model, record.schedule, record.prompts = model.name, body.schedule, len(body.prompts)
+    model.engine.requests.require_may_wait(len(body.prompts))
+    prepare = partial(_prepare, body, model, record.client, config)
+    if body.content == "messages":
         model.require_template()
         prepared = await beside(model.chats, prepare)
-    elif is_short and model.lists(asked.schedule):
+    elif is_short and model.lists(body.schedule):
         prepared = prepare()
     else:
         prepared = await beside(models.preparation, prepare)
-    return asked, model, prepared
+    return body, model, prepared
 
 
 async def _beside(
@@ -100,7 +100,7 @@ async def _beside(
         except asyncio.CancelledError:
             if not record.gone:
                 raise
-            raise _gone() from None
+            raise _disconnected() from None
 
 
 async def _read_body(request: HttpRequest, seconds: float) -> bytes:
@@ -117,71 +117,71 @@ async def _read_body(request: HttpRequest, seconds: float) -> bytes:
         raise ApiError(408, waited, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         RequestRecord.of(request.scope).gone = True
-        raise _gone() from None
+        raise _disconnected() from None
 
 
-def _gone() -> ApiError:
+def _disconnected() -> ApiError:
     return ApiError(499, "the client went before its request was read")
 
 
 def _prepare(
-    asked: TextRequest, model: ServedModel, client: str, config: ServerConfig
+    body: TextRequest, model: ServedModel, client: str, config: ServerConfig
 ) -> list[ServedRequest]:
     """Tokenize and check all prompts and the schedule; limit the log-probabilities."""
-    model.require_notation(asked.schedule)
+    model.require_notation(body.schedule)
     inputs = model.engine.inputs
-    params = None if asked.scores_prompts and not asked.length else asked.params
-    if asked.scores_prompts:
-        top = asked.num_logprobs
+    params = None if body.scores_prompts and not body.length else body.params
+    if body.scores_prompts:
+        top = body.num_logprobs
         prepare = partial(
             inputs.prepare_score, continuation=None, top_logprobs=top, followed_by=params
         )
     else:
-        prepare = partial(inputs.prepare, params=params, draft=asked.draft)
+        prepare = partial(inputs.prepare, params=params, draft=body.draft)
     prepared: list[ServedRequest] = []
     problems: list[str] = []
-    for index, prompt in enumerate(asked.prompts_with(config.special_tokens)):
+    for index, prompt in enumerate(body.prompts_with(config.special_tokens)):
         try:
             prepared.append(
                 prepare(
                     prompt,
-                    schedule=asked.schedule,
-                    deadline=asked.timeout,
+                    schedule=body.schedule,
+                    deadline=body.timeout,
                     client=client,
-                    subject=asked.subject(index),
+                    subject=body.subject(index),
                 )
             )
         except ScheduleError as error:
-            raise model.unread(asked.schedule, error) from error
+            raise model.unread(body.schedule, error) from error
         except UsageError as error:
             problems += error.problems
     if problems:
-        raise ApiError(400, brief("; ".join(few(problems))), param=asked.field_of(problems[0]))
+        raise ApiError(400, brief("; ".join(few(problems))), param=body.field_of(problems[0]))
     for one in prepared:
         max_tokens = one.request.max_tokens if isinstance(one.request, Request) else 1
-        model.require_allowed(asked.schedule, one.schedule, max_tokens)
-    _require_few_logprobs(asked, [one.request for one in prepared])
+        model.require_allowed(body.schedule, one.schedule, max_tokens)
+    _require_few_logprobs(body, [one.request for one in prepared])
     return prepared
 
 
-def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | ScoreRequest]) -> None:
+def _require_few_logprobs(body: TextRequest, requests: Sequence[Request | ScoreRequest]) -> None:
     """Raise ApiError if the answer may have too many log-probabilities."""
-    if asked.num_logprobs is None:
+    if body.num_logprobs is None:
         return
     tokens = sum(len(one.fed) for one in requests if isinstance(one, ScoreRequest))
     if tokens:
         words, remedy = f"{tokens:,} tokens", "send fewer prompts at once"
     else:
-        tokens = asked.n * sum(one.max_tokens for one in requests if isinstance(one, Request))
-        words = f"{len(requests)} prompts, n {asked.n}, max_tokens {asked.length}"
+        tokens = body.n * sum(one.max_tokens for one in requests if isinstance(one, Request))
+        words = f"{len(requests)} prompts, n {body.n}, max_tokens {body.length}"
         remedy = "lower one of them, or send fewer prompts at once"
-    count = tokens * (asked.num_logprobs + 1)
+    count = tokens * (body.num_logprobs + 1)
     if count > MAX_REQUEST_LOGPROBS:
         raise ApiError(
             400,
-            f"{words} and logprobs {asked.num_logprobs} are up to {count:,} log-probabilities; "
+            f"{words} and logprobs {body.num_logprobs} are up to {count:,} log-probabilities; "
             f"allowed: {MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
-            param=asked.content,
+            param=body.content,
         )
 
 
@@ -195,14 +195,14 @@ class TextAnswer(Response):
 
     def __init__(
         self,
-        asked: TextRequest,
+        body: TextRequest,
         model: ServedModel,
         request: HttpRequest,
         models: ServedModels,
         metrics: Metrics,
     ) -> None:
         super().__init__()
-        self._asked = asked
+        self._body = body
         self._model = model
         self._receive = request.receive
         self._record = RequestRecord.of(request.scope)
@@ -210,8 +210,8 @@ class TextAnswer(Response):
         self._metrics = metrics
         self._head = answer_head(model, self.id_prefix, self.kind)
         self._names = TokenNames(model.engine.inputs.tokenizer)
-        self._has_drafts = model.engine.inputs.draft is not None and asked.draft is None
-        self._echoes = [""] * len(asked.prompts)
+        self._has_drafts = model.engine.inputs.draft is not None and body.draft is None
+        self._echoes = [""] * len(body.prompts)
         self._streams: list[RequestStream] = []  # one per prompt
         self._schedules: list[ShownSchedule] = []
 
@@ -234,7 +234,7 @@ class TextAnswer(Response):
 
         Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
         """
-        if self._asked.echoes:
+        if self._body.echoes:
             loop, threads = asyncio.get_running_loop(), self._models.preparation
             self._echoes = await loop.run_in_executor(threads, self._echoed)
         try:
@@ -270,7 +270,7 @@ class TextAnswer(Response):
         """Record the usage of an answer and return it. Raises ApiError if a text has failed."""
         completions = [one for output in outputs for one in output.outputs]
         self._record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
-        label = self._model.label(self._asked.schedule)
+        label = self._model.label(self._body.schedule)
         used = self._metrics.observe(self._record, label, outputs, counts_drafts=self._has_drafts)
         for one in completions:
             if one.finish_reason == "error":
@@ -292,27 +292,27 @@ class TextAnswer(Response):
         def text(token_ids: list[int]) -> str:
             return "" if tokenizer is None else tokenizer.decode(token_ids)
 
-        prompts = self._asked.prompts
+        prompts = self._body.prompts
         return [one if isinstance(one, str) else text(cast(list[int], one)) for one in prompts]
 
     def _offsets(self, prompt: int) -> TextOffsets:
         """Return the counter of characters before the tokens of a text of prompt ``prompt``."""
-        skips = self._asked.skip_special_tokens
+        skips = self._body.skip_special_tokens
         return TextOffsets(self._names, len(self._echoes[prompt]), skip_special_tokens=skips)
 
     def _index(self, prompt: int, completion: int) -> int:
         """Return the index of a choice; the completions of a prompt are consecutive."""
-        return prompt * self._asked.n + completion
+        return prompt * self._body.n + completion
 
     async def _events(self) -> AsyncIterator[bytes]:
         head = self._head | {"object": self.chunk_kind}
-        head |= {"usage": None} if self._asked.includes_usage else {}
+        head |= {"usage": None} if self._body.includes_usage else {}
         try:
             async for choice in self._event_choices():
                 yield event(head | {"choices": [choice]})
             outputs = [await stream.output() for stream in self._streams]
             used = await asyncio.to_thread(self._finish, outputs)
-            if self._asked.includes_usage:
+            if self._body.includes_usage:
                 yield event(head | {"choices": [], "usage": used})
         except (ApiError, SkipDecError) as error:
             answer = api_error(error)

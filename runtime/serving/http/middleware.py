@@ -113,10 +113,10 @@ class RecordMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        asked = Headers(scope=scope)
-        given = asked.get("x-request-id", "")
+        incoming = Headers(scope=scope)
+        given = incoming.get("x-request-id", "")
         # A proxy in front may have found another end of the body than we did (RFC 9112, 6.1).
-        is_ambiguous = "content-length" in asked and "transfer-encoding" in asked
+        is_ambiguous = "content-length" in incoming and "transfer-encoding" in incoming
         record = RequestRecord.begin(
             scope, given if _REQUEST_ID.fullmatch(given) else f"req-{uuid4().hex}"
         )
@@ -146,8 +146,8 @@ class RecordMiddleware:
             # uvicorn closes the connection of a request that raises. Without the header a client
             # would send its next request on it and be reset.
             headers = {"Connection": "close"}
-            told = "internal error"
-            await end(ApiError(500, told, "server_error", code="internal_error", headers=headers))
+            text = "internal error"
+            await end(ApiError(500, text, "server_error", code="internal_error", headers=headers))
             raise
         finally:
             self._metrics.end(record)

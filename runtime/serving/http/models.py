@@ -143,8 +143,8 @@ class ServedModels(Mapping[str, ServedModel]):
         """Raise UsageError for a name of two bundles, and for one that no answer could contain."""
         for name in names:
             if not name or not name.isprintable():
-                told = f"has the name {name!r}, which is not printable text in UTF-8"
-                raise UsageError("BUNDLE", f"{told}; write NAME=PATH for it")
+                problem = f"has the name {name!r}, which is not printable text in UTF-8"
+                raise UsageError("BUNDLE", f"{problem}; write NAME=PATH for it")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(

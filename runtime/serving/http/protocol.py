@@ -85,8 +85,8 @@ class ApiError(Exception):
 
     def document(self) -> dict[str, object]:
         """The body."""
-        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": told}
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
 
     def response(self) -> JSONResponse:
         """The whole answer."""
@@ -97,7 +97,7 @@ def api_error(error: ApiError | SkipDecError) -> ApiError:
     """Translate an error of skipdec into an ApiError."""
     if isinstance(error, ApiError):
         return error
-    message = _told(error)
+    message = _client_message(error)
     match error:
         case OverloadedError():
             wait = {"Retry-After": str(math.ceil(error.retry_after))}
@@ -114,12 +114,12 @@ def api_error(error: ApiError | SkipDecError) -> ApiError:
     return ApiError(500, message, "server_error", code="engine_failed")
 
 
-def _told(error: SkipDecError) -> str:
+def _client_message(error: SkipDecError) -> str:
     """Return an error's message for clients, without names of classes and files."""
-    told = brief("; ".join(error.problems))
+    message = brief("; ".join(error.problems))
     hides = isinstance(error, BundleError | ClosedError | ConfigurationError)
     is_name = error.subject[:1].isupper() or "/" in error.subject
-    return told if hides or is_name else f"{error.subject}: {told}"
+    return message if hides or is_name else f"{error.subject}: {message}"
 
 
 def unavailable(reason: str) -> ApiError:

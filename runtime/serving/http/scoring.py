@@ -20,7 +20,7 @@ from .protocol import ApiError, CompletionRequest, unavailable
 
 
 async def scored_answer(
-    asked: CompletionRequest,
+    body: CompletionRequest,
     model: ServedModel,
     prepared: Sequence[ServedRequest],
     request: HttpRequest,
@@ -48,7 +48,7 @@ async def scored_answer(
     def make() -> tuple[dict[str, object], Iterator[object], object]:
         record.finish_reasons = tuple(_finish_reason(one) for one in scored)
         outputs = [_as_request_output(one) for one in scored]
-        used = metrics.observe(record, model.label(asked.schedule), outputs)
+        used = metrics.observe(record, model.label(body.schedule), outputs)
         names = TokenNames(model.engine.inputs.tokenizer)
         indices = range(len(scored))
         return head, (_choice(scored.pop(0), index, names) for index in indices), used

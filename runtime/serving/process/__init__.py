@@ -1,1 +1,1 @@
-"""A bundle's engine in a process of its own, which is started again when it dies."""
+"""A bundle's engine in a worker process, which is restarted when it dies."""

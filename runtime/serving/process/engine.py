@@ -1,4 +1,4 @@
-"""ProcessEngine: a bundle in a worker process, which is started again when it dies."""
+"""ProcessEngine: a bundle in a worker process, which is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .supervisor import WORKER, WorkerSupervisor
 
 
 class ProcessEngine(EngineService):
-    """`AsyncEngine`'s twin whose engines run in a process that may die, and share nobody's GIL.
+    """Like `AsyncEngine`, but its engines run in a process that may die and has its own GIL.
 
     >>> async with ProcessEngine.open("opt-1.3b-int8", schedule="2x") as engine:
     ...     output = await engine.generate("The capital of France is", SamplingParams())
 
-    If the worker dies, texts that ran end with WorkerDiedError; requests that waited wait for the
-    next worker, once. A request that ran in two deaths is refused (UsageError) for as long as the
-    `RestartPolicy` says. After too many deaths the engine has failed for good.
+    If the worker dies, running texts end with WorkerDiedError; waiting requests go to the next
+    worker, once. A request that was running when two workers died is refused (UsageError) for as
+    long as the `RestartPolicy` says. After too many deaths the engine has failed for good.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ProcessEngine(EngineService):
         *,
         worker_module: str = WORKER,
     ) -> None:
-        """Start the worker; `loaded` is done once it takes requests. ``inputs``: its bundle's."""
+        """Start the worker; `loaded` is done once it accepts requests. ``inputs``: its bundle's."""
         policy = policy or RestartPolicy()
         super().__init__(inputs, settings.max_waiting, Suspects(policy.poison_timeout))
         self._settings = settings
@@ -54,7 +54,7 @@ class ProcessEngine(EngineService):
 
     @property
     def loaded(self) -> Future[None]:
-        """Done once the first worker takes requests; its exception is what made that fail."""
+        """Done once the first worker accepts requests; has the exception if that fails."""
         return self._supervisor.loaded
 
     @classmethod
@@ -67,11 +67,11 @@ class ProcessEngine(EngineService):
         policy: RestartPolicy | None = None,
         **changes: Unpack[OpenKeywords],
     ) -> AsyncIterator[Self]:
-        """Load a bundle in a worker; leaving the block kills it. Options as `AsyncEngine.open`.
+        """Load a bundle in a worker; leaving the block kills it. Options as in `AsyncEngine.open`.
 
-        ``threads`` is the size of the worker's one pool, None for all processors. ``policy``: how
-        often the worker may die, and how long a request is refused that killed two. Raises what
-        `Generator.open` does, whatever process it happened in, and WorkerDiedError.
+        ``threads`` is the size of the worker's only pool; None means all processors. ``policy``
+        says how often the worker may die, and how long a request that killed two is refused. Raises
+        what `Generator.open` raises, even in the worker, and WorkerDiedError.
         """
         opened = dict(OpenOptions.of(options, **changes))
         settings = WorkerSettings(path=as_path(path), **opened)
@@ -88,7 +88,7 @@ class ProcessEngine(EngineService):
         inputs: InputProcessor | None = None,
         worker_module: str = WORKER,
     ) -> AsyncIterator[Self]:
-        """`open` with what its options make; ``inputs``: the bundle's, if they were read before."""
+        """As `open`, with ``settings``; ``inputs`` are the bundle's if they were read before."""
         if inputs is None:
             inputs = await asyncio.to_thread(settings.inputs)
         engine = cls(settings, inputs, policy, worker_module=worker_module)
@@ -107,17 +107,17 @@ class ProcessEngine(EngineService):
 
     @property
     def worker_pid(self) -> int | None:
-        """The worker's process id; None while there is none."""
+        """The worker's process id; None while there is no worker."""
         return self._supervisor.pid
 
     @override
-    def require_possible(self, asked: ServedRequest) -> None:
-        # Before a worker has loaded, the size of the KV memory is unknown here: its answer refuses.
-        request, memory = asked.request, self._supervisor.memory
+    def require_possible(self, served: ServedRequest) -> None:
+        # Until a worker has loaded, the size of the KV memory is unknown; the worker then refuses.
+        request, memory = served.request, self._supervisor.memory
         if isinstance(request, Request) and memory is None:
             request.require_rows(self._settings.max_batch_size)
         elif isinstance(request, Request) and memory is not None:
-            schedule = asked.exit_schedule(self._inputs.model.num_layers)
+            schedule = served.exit_schedule(self._inputs.model.num_layers)
             request.require_possible(memory, schedule)
 
     @override

@@ -1,4 +1,4 @@
-"""The link between a server's process and its worker, and what only these two tell each other."""
+"""The link between a server's process and its worker, with the messages that only it carries."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ...scheduling.stats import EngineStats
 from ..messages import Begun, Cancellation, Refused, ServedRequest, StepResult
 
 _CHUNK = 1 << 16  # bytes read at once
-# Of one message. Reading one is a call that holds the interpreter's lock, and the server's event
-# loop with it: 4.5 µs for each log-probability, so 200 ms for 2,048 tokens and 20 alternatives.
+# Of one message. Parsing a message holds the GIL, and so the server's event loop: 4.5 µs for each
+# log-probability, so 200 ms for 2,048 tokens with 20 alternatives.
 _MOST_LOGPROBS = 512
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The worker takes requests."""
+    """The worker accepts requests."""
 
     digest: str  # of the manifest of the bundle that it opened
     stats: EngineStats
@@ -48,13 +48,13 @@ _ADAPTERS: Mapping[bytes, TypeAdapter[Any]] = {
 
 
 def encode(message: Message) -> bytes:
-    """A line: the kind's name, a space, the document. JSON has no line ends but escaped ones."""
+    """Return a line: the kind's name, a space, and JSON, in which all line ends are escaped."""
     kind = type(message).__name__.encode()
     return kind + b" " + _ADAPTERS[kind].dump_json(message) + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Read what `encode` made. Raises ValueError for anything else."""
+    """Parse a line of `encode`. Raises ValueError for anything else."""
     kind, _, document = line.partition(b" ")
     if kind not in _ADAPTERS:
         raise ValueError(f"{kind[:40]!r} is no kind of message")
@@ -63,7 +63,7 @@ def decode(line: bytes) -> Message:
 
 
 def in_parts(result: StepResult) -> Iterator[StepResult]:
-    """Divide a result so that none has many log-probabilities, and none has one twice."""
+    """Divide a result into parts with few log-probabilities each, none of them repeated."""
     deltas = []
     count = 0
     for request_id, delta in result.deltas:
@@ -90,7 +90,7 @@ def in_parts(result: StepResult) -> Iterator[StepResult]:
 
 
 class Link:
-    """One end of a socket between two processes; `send` from any thread, `receive` in one."""
+    """One end of a socket between two processes; call `send` from any thread, `receive` in one."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -100,16 +100,16 @@ class Link:
         self._poll.register(end, select.POLLIN)
 
     def send(self, message: Message) -> None:
-        """Hand a message to the system, waiting while the other side doesn't read.
+        """Write a message to the socket, waiting while the other side doesn't read.
 
-        Nothing happens where the other side has ended: `receive` tells.
+        If the other side has ended, nothing is written; `receive` then raises EOFError.
         """
         line = encode(message)
         with self._lock, suppress(OSError):
             self._socket.sendall(line)
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None if none has come whole after ``timeout`` seconds.
+        """Return the next message; None if it is not complete after ``timeout`` seconds.
 
         Raises EOFError if the other side has ended, even in the middle of a message, and
         ValueError for an invalid message.
@@ -129,7 +129,7 @@ class Link:
         return decode(line)
 
     def close(self) -> None:
-        """Free the socket, once the other side has ended."""
+        """Close the socket, once the other side has ended."""
         self._socket.close()
 
 
@@ -143,13 +143,13 @@ class Outbox:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Send it after what was sent before; of requests, all but the text."""
+        """Send ``message`` after all earlier ones; a request is sent without its text."""
         if isinstance(message, ServedRequest):
             message = message.without_text()
         self._queue.put(message)
 
     def close(self) -> None:
-        """Send no more. For after the other side has ended: what it had not read is lost."""
+        """Stop sending; only after the other side has ended. What it has not read is lost."""
         self._queue.put(None)
         self._thread.join()
 

@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 class RestartPolicy(ValidatedConfig):
     """Limits on the deaths of a worker, and the delay before each restart.
 
-    ``poison_timeout``: seconds in which a request is refused with which two workers died; then it
-    is tried once more.
+    ``poison_timeout``: for so many seconds a request with which two workers died is refused; then
+    it is tried once more.
     """
 
-    max_deaths: Annotated[int, Field(ge=0)] = 3  # in `period` seconds; one more is the end
+    max_deaths: Annotated[int, Field(ge=0)] = 3  # within `period` seconds; one more is final
     period: Annotated[float, Field(gt=0)] = 300.0
-    delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # then the last
+    delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # the last repeats
     poison_timeout: float = Field(
         default=3600.0,
         gt=0,
         description="seconds in which a request is refused with which two workers died",
     )
-    # Seconds in which a start is tried again that fails for want of descriptors, processes, memory.
+    # Seconds for which a start is retried if descriptors, processes or memory are short.
     start_timeout: Annotated[float, Field(ge=0)] = 300.0
 
 
 class WorkerSettings(OpenOptions):
-    """The options of a worker's bundle at ``path``.
+    """The options of a worker for the bundle at ``path``.
 
-    The worker is number ``worker`` of ``workers``, which share ``threads`` (None: one for each
-    processor) and ``kv_memory``: of 5 threads two workers get 3 and 2, and each gets at least one.
+    The worker is number ``worker`` of ``workers``, which share ``threads`` (None: one per
+    processor) and ``kv_memory``. Two workers get 3 and 2 of 5 threads; each gets at least one.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""WorkerSupervisor: a thread that starts a worker, listens to it, and replaces it when it dies."""
+"""WorkerSupervisor: a thread that starts a worker, reads its messages, and restarts it."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from .settings import RestartPolicy, WorkerSettings
 WORKER = f"{__package__}.worker"
 
 _LOGGER = logging.getLogger(__name__)
-_LAST_SECONDS = 5.0  # for a process that has closed its link to end by itself
-_TICK = 0.05  # seconds between two looks at deadlines while no worker is there to keep them
+_LAST_SECONDS = 5.0  # for a process that has closed its link to exit by itself
+_TICK = 0.05  # seconds between checks of deadlines while there is no worker to enforce them
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS})
-_START_SECONDS = 1.0  # between two attempts to start a worker while the system is short of these
+_START_SECONDS = 1.0  # between attempts to start a worker while the system is short of these
 
 
 class WorkerProcess:
     """A started worker and this side's end of its link.
 
-    The kernel kills it when the thread that made it ends, however that comes (Linux). It gets none
-    of the parent's file descriptors but the link's, and huge pages where glibc can ask for them.
+    The kernel kills it when the thread that made it ends for any reason (Linux). It inherits no
+    file descriptor but the link's, and gets huge pages if glibc can request them.
     """
 
     def __init__(self, settings: WorkerSettings, module: str = WORKER) -> None:
-        """Raises OSError where the system has no descriptor, process or memory for it."""
+        """Start the process. Raises OSError if descriptors, processes or memory are short."""
         ours, theirs = socket.socketpair()
         arguments = json.dumps(settings.to_dict()), str(theirs.fileno())
         with theirs, ExitStack() as opened:
@@ -57,10 +57,10 @@ class WorkerProcess:
             opened.pop_all()
         self.link = Link(ours)
         self.pid = self._process.pid
-        self.kill = self._process.kill  # there is nothing to tidy up; from any thread
+        self.kill = self._process.kill  # nothing needs to be cleaned up; from any thread
 
     def wait(self) -> str:
-        """Wait for its end, which that of its link announces, and say how it came."""
+        """Wait for the process, whose link has closed, to exit, and describe how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_SECONDS)
         self._process.kill()
@@ -73,7 +73,7 @@ class WorkerProcess:
 
 
 class Deaths:
-    """The deaths of one bundle's workers; times are those of a clock that never jumps."""
+    """The deaths of one bundle's workers; times are those of a monotonic clock."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -83,9 +83,9 @@ class Deaths:
         return len(self._times)
 
     def delay_after(self, now: float) -> float | None:
-        """Note a death; seconds until the next start, None if there have been too many.
+        """Record a death; return the seconds until the next start, None after too many deaths.
 
-        Of deaths at 0, 10, 400 and 410 s each leaves one or two in its last 300 s: 0, 1, 0, 1 s.
+        With a period of 300 s, deaths at 0, 10, 400 and 410 s have the delays 0, 1, 0 and 1 s.
         """
         policy, times = self._policy, self._times
         times.append(now)
@@ -99,8 +99,8 @@ class Deaths:
 class WorkerSupervisor:
     """Keeps one worker running until `close`, or until it has died too often.
 
-    Only a worker that had loaded before is started again; an error that it tells while it loads is
-    the end, since the next one would say the same.
+    Only a worker that had loaded is restarted. An error that it reports while loading is final,
+    because the next worker would report the same.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class WorkerSupervisor:
         digest: str,
         module: str = WORKER,
     ) -> None:
-        """Start the thread. ``digest``: of the bundle whose tokens ``requests`` are made of."""
+        """Start the thread. ``digest`` is that of the bundle that tokenized ``requests``."""
         self._settings = settings
         self._policy = policy
         self._requests = requests
         self._digest = digest
         self._module = module
-        self._stats: EngineStats | None = None  # of the worker that runs; None until the first
-        self._ended_stats: EngineStats | None = None  # the total of those that died, if any did
+        self._stats: EngineStats | None = None  # of the current worker; None until one has loaded
+        self._ended_stats: EngineStats | None = None  # the total of the workers that died, if any
         self.memory: SlotMemory | None = None  # of the last worker that has loaded
-        self.loaded: Future[None] = Future()  # done once the first worker takes requests
+        self.loaded: Future[None] = Future()  # done once the first worker accepts requests
         self._lock = Lock()
         self._worker: WorkerProcess | None = None
         self._closing = Event()
@@ -129,19 +129,19 @@ class WorkerSupervisor:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that runs; None between two."""
+        """The id of the current process; None while there is none."""
         worker = self._worker
         return None if worker is None else worker.pid
 
     def stats(self) -> EngineStats:
-        """Return the total of all workers. Raises ClosedError before the first has loaded."""
+        """Return the total of all workers. Raises ClosedError until the first has loaded."""
         known = [one for one in (self._ended_stats, self._stats) if one is not None]
         if not known:
             raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
         return EngineStats.total(known)
 
     def close(self) -> None:
-        """Kill the worker and start no other; idempotent, from any thread but the supervisor's."""
+        """Kill the worker and start no more; idempotent, from any thread but the supervisor's."""
         with self._lock:
             self._closing.set()
             if self._worker is not None:
@@ -149,7 +149,7 @@ class WorkerSupervisor:
         self._thread.join()
 
     def _run(self) -> None:
-        # Signals to the whole group of processes are the parent's to handle: workers inherit this.
+        # The parent handles signals to the process group; workers inherit this mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._keep()
@@ -175,8 +175,8 @@ class WorkerSupervisor:
                 raise self._died(
                     f"died {len(deaths)} times in {self._policy.period:g} s, at last {reason}"
                 )
-            told = "the worker of %s died (%s); the next one starts in %g s"
-            _LOGGER.error(told, self._settings.path, reason, delay)
+            message = "the worker of %s died (%s); the next one starts in %g s"
+            _LOGGER.error(message, self._settings.path, reason, delay)
             if self._is_closed_within(delay):
                 return
 
@@ -184,7 +184,7 @@ class WorkerSupervisor:
         return WorkerDiedError("worker", problem)
 
     def _is_closed_within(self, seconds: float) -> bool:
-        """Wait, and keep deadlines meanwhile; True as soon as this is closed."""
+        """Wait while enforcing deadlines; return True as soon as this is closed."""
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
             self._requests.end_late()
@@ -193,10 +193,10 @@ class WorkerSupervisor:
         return self._closing.is_set()
 
     def _start_worker(self) -> WorkerProcess | None:
-        """Start a worker; None if this is closed first.
+        """Start a worker; return None if this is closed first.
 
-        While the system is short of descriptors, processes or memory, a worker that replaces
-        another one is tried again. Raises WorkerDiedError when that has taken too long.
+        While the system is short of descriptors, processes or memory, the start of a replacement is
+        retried. Raises WorkerDiedError when that takes too long.
         """
         end = monotonic() + (self._policy.start_timeout if self.loaded.done() else 0.0)
         while True:
@@ -236,7 +236,7 @@ class WorkerSupervisor:
         return reason
 
     def _listen(self, worker: WorkerProcess, outbox: Outbox) -> None:
-        """Pass on what it says. Raises EOFError at its end, and what it says of its loading."""
+        """Pass on a worker's messages. Raises EOFError at its end, and its error while loading."""
         timeout: float | None = _TICK
         while True:
             match message := worker.link.receive(timeout):
@@ -256,7 +256,7 @@ class WorkerSupervisor:
                     self._requests.take(message)
 
     def _take_over(self, loaded: Loaded, outbox: Outbox) -> None:
-        """Let a worker take requests. Raises BundleError for another bundle than theirs."""
+        """Connect a worker to the queue. Raises BundleError if it has opened another bundle."""
         if loaded.digest != self._digest:
             raise BundleError(
                 str(self._settings.path),
@@ -268,7 +268,7 @@ class WorkerSupervisor:
             self.loaded.set_result(None)
 
     def _lose_worker(self, reason: str) -> None:
-        """Keep the figures of a worker that died, and let the queue end what it ran."""
+        """Keep the figures of a worker that died, and end the requests that it was running."""
         lost = self._requests.disconnect(reason)
         if self._stats is not None:
             ended = [one for one in (self._ended_stats, self._stats.ended(lost)) if one is not None]

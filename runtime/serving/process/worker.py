@@ -1,7 +1,7 @@
 """``python -m … SETTINGS DESCRIPTOR``: the process that runs a bundle for `ProcessEngine`.
 
-SETTINGS are JSON, DESCRIPTOR is this side's end of a socket. It ends with its parent, whatever it
-does at that moment; it sees EOF on the socket.
+SETTINGS are JSON, DESCRIPTOR is this side's end of a socket. It exits as soon as its parent ends,
+which it detects by EOF on the socket.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _FRESH_SECONDS = 0.05
 
 
 def main() -> None:
-    """Load the bundle, say so, and run what is sent until the parent ends."""
+    """Load the bundle, report that, and run requests until the parent ends."""
     for number in SIGNALS:  # a terminal's Ctrl-C is for the parent, which drains
         signal.signal(number, signal.SIG_IGN)
     settings = WorkerSettings.from_json(sys.argv[1])
     link = Link(socket.socket(fileno=int(sys.argv[2])))
-    os.dup2(2, 1)  # what libraries print
+    os.dup2(2, 1)  # prints of libraries go to stderr
     logging.getLogger().addHandler(_LinkHandler(link))
     intake = _Intake(link)
     intake.start()
@@ -58,14 +58,14 @@ def main() -> None:
 
 
 class _Intake(Thread):
-    """Reads what the parent sends, from the start on: its end is this process's, at once."""
+    """Reads messages of the parent from the start on, and exits at once when the parent ends."""
 
     def __init__(self, link: Link) -> None:
         super().__init__(name="skipdec intake", daemon=True)
         self._link = link
 
     def serve(self, loop: EngineLoop) -> None:
-        """Hand over requests from now on; the parent sends none before it is told `Loaded`."""
+        """Hand over requests from now on; the parent sends none before it receives `Loaded`."""
         self._loop = loop
 
     def run(self) -> None:
@@ -95,27 +95,27 @@ class _Intake(Thread):
 
 
 class _Results:
-    """Sends what becomes of requests to the parent.
+    """Sends the progress and results of requests to the parent.
 
-    Figures go with it when a request has begun or ended, else at most every 50 ms.
+    Figures are included when a request has begun or ended, else at most every 50 ms.
     """
 
     def __init__(self, link: Link, batch: RunningBatch) -> None:
         self._link = link
         self._batch = batch
-        self._told = 0.0  # of time.monotonic: when figures were told; 0.0: they are due
+        self._figures_sent = 0.0  # by time.monotonic; 0.0: figures are due
 
     def post(self, message: FromEngine) -> None:
-        """Send a message of the engine's loop."""
+        """Send a message from the engine's loop."""
         if not isinstance(message, StepResult):
-            self._told = 0.0
+            self._figures_sent = 0.0
             self._link.send(message)
             if isinstance(message, Begun):
                 return
-            message = StepResult()  # for the figures, which count the text
+            message = StepResult()  # carries the figures, which count the text
         now = monotonic()
-        if message.ended or message.scored or now - self._told > _FRESH_SECONDS:
-            self._told = now
+        if message.ended or message.scored or now - self._figures_sent > _FRESH_SECONDS:
+            self._figures_sent = now
             message = replace(message, stats=self._batch.stats())
         if message.deltas or message.stats is not None:
             for part in in_parts(message):
@@ -123,7 +123,7 @@ class _Results:
 
 
 class _LinkHandler(logging.Handler):
-    """Hands lines of the log to the parent, which knows their form."""
+    """Sends log lines to the parent, which formats them."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()

@@ -16,10 +16,10 @@ from urllib.request import Request, urlopen
 from ....engines.errors import SkipDecError, UsageError
 
 CHECKING_CLIENT = "skipdec triton check"
-"""The client of these requests, which does not wait behind others: a busy model answers at once."""
+"""The client name of these requests, which don't wait: a busy model answers them at once."""
 
 _ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0, "client": CHECKING_CLIENT}
-_FAILURES = (OSError, ValueError, HTTPException)  # of a server that is dead, or is none of HTTP
+_FAILURES = (OSError, ValueError, HTTPException)  # if the server is dead or does not speak HTTP
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class Liveness:
 
     model: str
     seconds: float
-    problem: str | None  # None: it made the token, or is busy and its steps end
+    problem: str | None  # None: it generated the token, or is busy and its steps end in time
 
 
 def check_triton_models(
     url: str, names: Sequence[str] = (), *, timeout: float = 10.0
 ) -> list[Liveness]:
-    """Let models make one token each; none named: all that the server calls ready.
+    """Let models generate one token each; by default all that the server calls ready.
 
-    ``url``: of its HTTP service, e.g. ``http://localhost:8000``. ``timeout``: seconds, of each. A
-    busy model says at once that it is alive, unless its current step takes too long.
+    ``url``: that of its HTTP service, e.g. ``http://localhost:8000``. ``timeout``: seconds per
+    model. A busy model answers at once that it is alive, unless its current step takes too long.
 
-    Raises UsageError for what is no such URL, SkipDecError if the server can't be asked.
+    Raises UsageError for an invalid URL, and SkipDecError if the server can't be reached.
     """
     root = _root(url)
     return [_check(root, name, timeout) for name in names or _ready_models(root, timeout)]
 
 
 def _root(url: str) -> str:
-    with suppress(ValueError):  # of brackets and ports
+    with suppress(ValueError):  # raised for invalid brackets and ports
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return url.rstrip("/")
@@ -83,12 +83,12 @@ def _post(url: str, document: dict[str, Any], timeout: float) -> Any:  # noqa: A
 
 
 def _reason(error: OSError | ValueError | HTTPException) -> str:
-    """Triton's own words, if there are any."""
+    """Return Triton's own message, if there is one."""
     match error:
         case HTTPError():
             return error.read().decode(errors="replace").strip() or f"status {error.code}"
         case URLError():
             return str(error.reason)
         case HTTPException():
-            return repr(error)  # which may hold any bytes
+            return repr(error)  # the text may hold any bytes
     return str(error)

@@ -1,4 +1,4 @@
-"""A model's metrics, beside Triton's own at /metrics: those of `figures`, by the same names."""
+"""A model's metrics among Triton's own at /metrics: those of `figures`, with the same names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _HISTOGRAMS = (TIME_TO_FIRST_TOKEN, INTER_TOKEN, WHOLE_REQUEST)
 class ModelMetrics:
     """The metrics of one model, called ``skipdec_…``, with its name and version as labels.
 
-    For one thread. Each new value is a message to the server, whose answer is waited for: what has
-    not changed isn't sent, layers are sent as their sum, an engine's histograms as the ``_sum``
-    and ``_count`` that they would have; and nothing after `close`.
+    For one thread. Each new value is a message to the server, and the thread waits for its answer.
+    So only changed values are sent, layers as their sum, and an engine's histograms as the
+    ``_sum`` and ``_count`` that they would have; nothing is sent after `close`.
     """
 
     def __init__(self, model: str, version: str) -> None:
@@ -47,11 +47,11 @@ class ModelMetrics:
             self._metric(histogram.name, buckets=list(histogram.bounds))
 
     def close(self) -> None:
-        """Send nothing any more. From any thread."""
+        """Send nothing from now on. From any thread."""
         self._is_closed = True
 
     def update(self, stats: EngineStats) -> None:
-        """Send what has changed."""
+        """Send the values that have changed."""
         if self._is_closed:
             return
         for kind, name, label, value in _values(stats):
@@ -65,20 +65,20 @@ class ModelMetrics:
             self._sent[name, label] = value
 
     def count_failure(self, reason: str) -> None:
-        """A request was answered with an error; ``reason`` is its class."""
+        """Count a request that was answered with an error; ``reason`` is its class."""
         if not self._is_closed:
             self._metric(f"{FAILURE[0]}_total", f"{FAILURE[2]}={reason}").increment(1)
 
     def clock(self) -> RequestClock:
-        """The times of a request that arrives now."""
+        """Return the clock of a request that arrives now."""
         return RequestClock(self)
 
     def observe(self, name: str, seconds: float) -> None:
-        """Add to the histogram ``name``."""
+        """Add a value to the histogram ``name``."""
         self._metric(name).observe(seconds)
 
     def count_success(self, reasons: Iterable[str]) -> None:
-        """A request has ended; ``reasons``: why each of its completions did."""
+        """Count a request that has ended; ``reasons`` are those of its completions."""
         for reason in reasons:
             self._metric(f"{SUCCESS[0]}_total", f"{SUCCESS[2]}={reason}").increment(1)
 
@@ -91,15 +91,15 @@ class ModelMetrics:
 
 
 class RequestClock:
-    """Times of a request's tokens, as metrics."""
+    """Measures the times of a request's tokens for metrics."""
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
         self._start = perf_counter()
-        self._last: dict[int, float] = {}  # when a completion's last token came
+        self._last: dict[int, float] = {}  # the time of each completion's last token
 
     def tick(self, deltas: Sequence[StreamDelta]) -> bool:
-        """Take the tokens that are there now; return True if they are the first."""
+        """Record tokens that arrive now; return True if they are the first."""
         now, is_first = perf_counter(), not self._last
         for index in (delta.index for delta in deltas for _ in delta.token_ids):
             if index in self._last:
@@ -110,7 +110,7 @@ class RequestClock:
         return is_first
 
     def end(self, reasons: Iterable[str]) -> None:
-        """They were the last; ``reasons``: see `ModelMetrics.count_success`."""
+        """Record the end of the request; ``reasons``: see `ModelMetrics.count_success`."""
         self._metrics.observe(WHOLE_REQUEST.name, perf_counter() - self._start)
         self._metrics.count_success(reasons)
 
@@ -137,7 +137,7 @@ def _name(figure: EngineFigure) -> str:
 
 
 def _values(stats: EngineStats) -> Iterator[tuple[str, str, str, float]]:
-    """Yield kind, name, label and value of each figure; of layers, all together."""
+    """Yield kind, name, label and value of each figure; figures of layers are summed."""
     for figure in ENGINE_FIGURES:
         values = figure.read(stats)
         if figure.label == "layer":

@@ -1,6 +1,7 @@
-"""TritonPythonModel: what the Python backend's process makes of a bundle.
+"""TritonPythonModel: runs a bundle in a process of Triton's Python backend.
 
-Imported by a model repository's ``model.py`` only: triton_python_backend_utils is nowhere else.
+Only a model repository's ``model.py`` imports it, because triton_python_backend_utils exists only
+there.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from .settings import BUNDLE_NAME, ModelSettings
 from .tensors import OUTPUT_TYPES, Answer, TritonRequest, input_types
 
 _LOGGER = logging.getLogger(__name__)
-_LONGEST_STEP = 60.0  # seconds: `skipdec triton check` waits behind a longer one, in vain
-_POLL_SECONDS = 0.05  # how long it isn't noticed that a client has gone; asking takes a message
+_LONGEST_STEP = 60.0  # seconds; during a longer step `skipdec triton check` waits and fails
+_POLL_SECONDS = 0.05  # between checks for a cancellation, each of which takes a message
 _TRITONS_OWN = ("id", "priority", "timeout")  # parameters of any request
 _ALIVE = {"text_output": OUTPUT_TYPES["text_output"].array([""])}
 
 
-class _Cancelled(Exception):  # noqa: N818  (no error: the client's wish)
-    """A client has gone, or wants no more."""
+class _Cancelled(Exception):  # noqa: N818  (not an error)
+    """The client has disconnected or cancelled the request."""
 
 
 class TritonPythonModel:
@@ -49,10 +50,10 @@ class TritonPythonModel:
     """
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the bundle. ``args``: the backend's, ``model_config`` as JSON among them.
+        """Open the bundle. ``args`` are the backend's, including ``model_config`` as JSON.
 
-        Raises UsageError for parameters that are not allowed, MissingExtraError where a chat
-        template finds no jinja2, and what `Generator.open` does.
+        Raises UsageError for parameters that are not allowed, MissingExtraError if a chat template
+        needs jinja2, and what `Generator.open` raises.
         """
         config = json.loads(args["model_config"])
         if not pb_utils.using_decoupled_model_transaction_policy(config):
@@ -67,22 +68,22 @@ class TritonPythonModel:
         self._answering: set[Future[None]] = set()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Begin to answer; Triton hands over requests, and responses come by their senders."""
+        """Begin to answer requests; responses go through the requests' senders."""
         for request in requests:
             sender = request.get_response_sender()
             try:
-                asked = TritonRequest.from_tensors(_tensors(request))
+                parsed = TritonRequest.from_tensors(_tensors(request))
             except SkipDecError as error:
                 self._loop.call_soon_threadsafe(self._refuse, sender, error)
                 continue
-            answering = asyncio.run_coroutine_threadsafe(self._answer(asked, sender), self._loop)
+            answering = asyncio.run_coroutine_threadsafe(self._answer(parsed, sender), self._loop)
             self._answering.add(answering)
             answering.add_done_callback(self._answering.discard)
 
     def finalize(self) -> None:
         """Close the engine. Triton calls it once all requests have their final response.
 
-        It listens to nothing else meanwhile: a new value of a metric would wait for ever.
+        Triton handles no messages meanwhile, so that sending a metric would wait for ever.
         """
         self._metrics.close()
         self._engine.close()
@@ -90,19 +91,22 @@ class TritonPythonModel:
         self._thread.join()
         self._loop.close()
 
-    async def _answer(self, asked: TritonRequest, sender: Any) -> None:  # noqa: ANN401
-        """Whatever happens, the sender gets its final response: else a client waits for ever.
+    async def _answer(self, request: TritonRequest, sender: Any) -> None:  # noqa: ANN401
+        """Answer a request; in any case send a final response, or its client would wait for ever.
 
-        Metrics are sent before it, as after it Triton may finalize.
+        Metrics are sent before it, because Triton may finalize afterwards.
         """
         try:
-            if asked.client == CHECKING_CLIENT and 0 < self._engine.seconds_in_step < _LONGEST_STEP:
+            if (
+                request.client == CHECKING_CLIENT
+                and 0 < self._engine.seconds_in_step < _LONGEST_STEP
+            ):
                 _send_final(sender, _response(_ALIVE))
                 return
-            served = await asyncio.to_thread(self._prepared, asked)
+            served = await asyncio.to_thread(self._prepared, request)
             async with self._engine.start(served) as stream:
                 num_tokens = len(served.request.prompt_token_ids)
-                await self._send(asked, stream, sender, num_tokens)
+                await self._send(request, stream, sender, num_tokens)
         except _Cancelled:
             self._metrics.update(self._engine.stats())
             error = pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
@@ -112,14 +116,14 @@ class TritonPythonModel:
                 _LOGGER.exception("a request could not be answered")
             self._refuse(sender, error)
 
-    def _prepared(self, asked: TritonRequest) -> ServedRequest:
-        """Read a request, in a thread: long texts, messages and schedules take a while."""
+    def _prepared(self, request: TritonRequest) -> ServedRequest:
+        """Check a request; in a thread, because long texts, messages and schedules take a while."""
         return self._engine.inputs.prepare(
-            asked.prompt,
-            asked.params,
-            schedule=asked.schedule,
-            client=asked.client or "",
-            draft=asked.draft,
+            request.prompt,
+            request.params,
+            schedule=request.schedule,
+            client=request.client or "",
+            draft=request.draft,
         )
 
     def _refuse(self, sender: Any, error: Exception) -> None:  # noqa: ANN401
@@ -137,13 +141,13 @@ class TritonPythonModel:
 
     async def _send(
         self,
-        asked: TritonRequest,
+        request: TritonRequest,
         stream: RequestStream,
         sender: Any,  # noqa: ANN401  (pb_utils.InferenceResponseSender)
         num_input_tokens: int,
     ) -> None:
         answer = Answer(
-            asked,
+            request,
             schedule=stream.exit_schedule,
             num_input_tokens=num_input_tokens,
             has_text=self._engine.generator.tokenizer is not None,
@@ -173,10 +177,10 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
 
 
 def _tensors(request: Any) -> dict[str, Any]:  # noqa: ANN401  (pb_utils.InferenceRequest)
-    """Return the tensors by name, and with them what `TritonRequest.from_tensors` refuses.
+    """Return the tensors by name, and parameters that `TritonRequest.from_tensors` refuses.
 
-    Triton makes parameters of the fields of a JSON body that are no inputs, e.g. misspelt ones, and
-    of headers that an operator lets it forward, whose names have hyphens.
+    Triton turns fields of a JSON body that are not inputs, e.g. misspelt ones, into parameters, and
+    headers that an operator lets it forward, whose names have hyphens.
     """
     found = {name: pb_utils.get_input_tensor_by_name(request, name) for name in input_types()}
     unknown = {
@@ -191,17 +195,17 @@ async def _steps(
     stream: RequestStream,
     sender: Any,  # noqa: ANN401  (pb_utils.InferenceResponseSender)
 ) -> AsyncIterator[list[StreamDelta]]:
-    """The deltas that are there at once. Raises _Cancelled if the client wants no more."""
-    asked = monotonic()
+    """Yield all available deltas at a time. Raises _Cancelled if the client has cancelled."""
+    polled = monotonic()
     while True:
         deltas: list[StreamDelta] | None = None
         with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_SECONDS):
                 deltas = await stream.read()
-        if monotonic() - asked >= _POLL_SECONDS:
+        if monotonic() - polled >= _POLL_SECONDS:
             if sender.is_cancelled():
                 raise _Cancelled
-            asked = monotonic()
+            polled = monotonic()
         if deltas is not None:
             if not deltas:
                 return

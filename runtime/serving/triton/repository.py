@@ -1,4 +1,4 @@
-"""Model repositories: a directory for each bundle, as Triton's Python backend wants it."""
+"""Model repositories: a directory for each bundle, in the form of Triton's Python backend."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ __all__ = ["TritonPythonModel"]
 def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     """Write a model for each bundle and return their directories, ``output/name``.
 
-    All is checked before anything is written, and each model appears whole: one that it replaces
-    stays until then. Raises UsageError, ScheduleError, BundleError, and OSError on a full disk.
+    Everything is checked before anything is written. Each model is published atomically; an
+    existing one stays until then. Raises UsageError, ScheduleError, BundleError, and OSError on a
+    full disk.
     """
     problems = Problems("triton")
     directories = [config.output / name for name in config.names()]
@@ -52,10 +53,10 @@ def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
 
 
 def config_text(name: str, parameters: Mapping[str, str], *, on_gpu: bool) -> str:
-    """The model configuration, a ``ModelConfig`` message in protobuf's text format.
+    """Return the model configuration, a ``ModelConfig`` message in protobuf's text format.
 
-    No batching by Triton (the engine batches by itself), any number of responses a request, and
-    one instance: it holds all of a bundle's KV memory and threads.
+    It has no batching by Triton, because the engine batches itself; any number of responses per
+    request; and one instance, which holds all of a bundle's KV memory and threads.
     """
     tensors = [_tensor("input", *entry) for entry in input_types().items()]
     tensors += [_tensor("output", *entry) for entry in OUTPUT_TYPES.items()]
@@ -107,7 +108,7 @@ def _write_model(
 
 
 def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
-    """The bundle there, if it is whole and the settings fit it."""
+    """Return the bundle at ``path`` after checking that it is complete and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     ScheduleResolver.of(bundle.manifest.model, bundle_schedule(bundle), config.schedule)
     target, device = bundle.manifest.target, config.device
@@ -122,7 +123,7 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
 def _require_kept(
     bundle: EngineBundle, own: Place, places: Sequence[Place], is_copied: bool
 ) -> None:
-    """Raise UsageError for a bundle that goes with a model before it is copied, or is linked."""
+    """Raise UsageError for a bundle that replacing a model would delete before it is copied."""
     for place in places:
         if bundle.path.is_relative_to(place.target) and not (is_copied and place == own):
             raise UsageError(

@@ -20,17 +20,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class ModelSettings(OpenOptions):
-    """The options with which a model opens its bundle. In config.pbtxt every value is a text."""
+    """The options with which a model opens its bundle; in config.pbtxt all values are texts."""
 
     def to_parameters(self) -> dict[str, str]:
-        """The values that are set, as the parameters of a config.pbtxt."""
+        """Return the values that are set, as parameters of a config.pbtxt."""
         fields = OpenOptions.model_fields.keys() - {"kv_shares"}
         values = self.model_dump(include=fields, exclude_none=True)
         return {name: str(value) for name, value in sorted(values.items())}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
-        """Read ``parameters`` of a model configuration, as Triton's JSON has them.
+        """Read ``parameters`` of a model configuration in Triton's JSON form.
 
         >>> ModelSettings.from_parameters({"threads": {"string_value": "2"}}).threads
         2
@@ -75,7 +75,7 @@ class TritonRepositoryConfig(ModelSettings):
                 yield f"{name!r} can't be a model's name; `name` may have A-Z a-z 0-9 . _ -"
 
     def names(self) -> tuple[str, ...]:
-        """A model's for each bundle."""
+        """The name of each bundle's model."""
         if self.name is not None:
             return (self.name,)
         return tuple(expanded(bundle).resolve().name for bundle in self.bundles)

@@ -51,11 +51,11 @@ class TensorType:
         return np.array(flat, dtype=_NUMPY[self.data_type])
 
     def value(self, name: str, array: npt.NDArray[Any]) -> Any:  # noqa: ANN401  (see below)
-        """A client's values in Python's own types: one, or a list of them.
+        """Return a client's values in Python's own types: one, or a list of them.
 
-        A FP32 is read as the shortest decimal number that it stands for, 0.8 as 0.8 and not as
-        0.800000011920929: what a client wrote. Raises UsageError for a text that isn't UTF-8, and
-        where there is not one value.
+        An FP32 is read as the shortest decimal number that it represents, which is what the client
+        wrote: 0.8, not 0.800000011920929. Raises UsageError for a text that isn't UTF-8, and if
+        there is not exactly one value.
         """
         if self.size == 1 and array.size != 1:
             raise UsageError(name, f"has {array.size} values; allowed: one")
@@ -91,10 +91,10 @@ _LONGEST = {"messages": 1 << 22, "schedule": 16_384, "sampling_parameters": 1 <<
 class TritonRequest(ValidatedConfig):
     """One request; a field is an input tensor, declared by its `TensorType`; all are optional.
 
-    ``messages``: those of a chat, as a JSON array, where the bundle has a chat template.
+    ``messages``: those of a chat, as a JSON array, if the bundle has a chat template.
     ``sampling_parameters``: the fields of SamplingParams as a JSON object, whose numbers may be
-    texts, as clients of vLLM's backend send them. Each may be given as a tensor instead, not
-    twice.
+    texts, as clients of vLLM's backend send them. Each field may be given as a tensor instead, but
+    not twice.
     """
 
     model_config = ConfigDict(strict=True)
@@ -133,7 +133,7 @@ class TritonRequest(ValidatedConfig):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Read a request's tensors. Raises UsageError for what is not allowed in them."""
+        """Read a request's tensors. Raises UsageError for anything that is not allowed in them."""
         types = input_types()
         if unknown := ", ".join(tensors.keys() - types.keys()):
             raise UsageError(unknown, f"is unknown; allowed: {', '.join(types)}")
@@ -164,7 +164,7 @@ class TritonRequest(ValidatedConfig):
 
 
 def input_types() -> dict[str, TensorType]:
-    """The declared inputs: names and types."""
+    """Return the names and types of the declared inputs."""
     return {
         name: entry
         for name, info in TritonRequest.model_fields.items()
@@ -198,7 +198,7 @@ def _read_parameters(text: str) -> dict[str, Any]:
 
 
 def _read_number(name: str, value: object) -> object:
-    """A number or truth value that is written as a text; anything else as it is."""
+    """Return a number or boolean that is written as a text; anything else unchanged."""
     if name == "stop" or not isinstance(value, str):
         return value
     if (truth := {"true": True, "false": False}.get(value.lower())) is not None:
@@ -211,8 +211,8 @@ def _read_number(name: str, value: object) -> object:
 
 _TEXTS = TensorType("STRING", -1)
 
-# Of n completions, texts and reasons are [n]; token_ids and layers_per_token are one after another,
-# num_output_tokens, [n], says where each ends. Drafted tokens are counted once a completion ends.
+# With n completions, texts and reasons are [n]; token_ids and layers_per_token are concatenated;
+# num_output_tokens [n] says where each ends. Drafted tokens are counted when a completion ends.
 OUTPUT_TYPES = {
     "text_output": _TEXTS,
     "finish_reason": _TEXTS,
@@ -231,7 +231,7 @@ OUTPUT_TYPES = {
 
 @dataclass
 class _Completion:
-    """The unsent part of one completion, and the facts about all of it."""
+    """The unsent part of one completion, and totals over all of it."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -258,9 +258,9 @@ class _Completion:
 
 @dataclass
 class Answer:
-    """Gathers a request's deltas into responses: one at the end, or as soon as there is text.
+    """Collects a request's deltas into responses: one at the end, or one whenever there is text.
 
-    ``has_text``: the bundle has a tokenizer; without one each step of a stream is a response.
+    ``has_text``: the bundle has a tokenizer; without one, each step of a stream is a response.
     """
 
     request: TritonRequest
@@ -273,7 +273,7 @@ class Answer:
         self._completions = [_Completion(echo) for _ in range(self.request.params.n)]
 
     def add(self, delta: StreamDelta) -> None:
-        """Take a step's. Raises SkipDecError for one that says that the computation failed."""
+        """Add a delta of a step. Raises SkipDecError if it reports that the computation failed."""
         if delta.finish_reason == "error":
             raise SkipDecError("generation", f"failed ({delta.stop_reason})")
         self._completions[delta.index].add(delta)
@@ -302,7 +302,7 @@ class Answer:
         return self.request.stream and any(unsent)
 
     def take(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the output tensors of what was not sent yet, which is forgotten."""
+        """Return the output tensors of the unsent part, and clear it."""
         completions = self._completions
         layers = [count for one in completions for count in one.layers]
         makers: dict[str, Callable[[], Any]] = {
@@ -330,5 +330,5 @@ class Answer:
 
 
 def _logprobs_json(logprobs: list[dict[int, Logprob]]) -> str:
-    """A list with an object a token: token id → logprob, rank, decoded_token."""
+    """Return a list with an object per token: token id → logprob, rank, decoded_token."""
     return json.dumps([{token: one.to_dict() for token, one in step.items()} for step in logprobs])
