@@ -1,1 +1,1 @@
-"""One step over the engines that a plan names."""
+"""Runs prompts and steps through the engines that their plans name."""

@@ -1,4 +1,4 @@
-"""The rows that take part in a draft step: those that draft, and others in the same slots."""
+"""The rows that take part in a draft step: those that draft, and others in the layers' slots."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .protocol import DraftRow, StepRow
 
 @dataclass(frozen=True)
 class DraftRows:
-    """Which rows a draft step of ``plan`` runs, while ``version`` of the cache lasts.
+    """The rows that a draft step of ``plan`` runs, while the cache has this ``version``.
 
-    ``numbers`` are those that draft, in the order in which they were given, ``residents`` all rows
-    in the slots of each layer of the plan, lowest layer first, and ``ends`` the positions that each
-    row that drafts holds in every one of these layers.
+    ``numbers`` are those of the rows that draft, in the given order. ``residents`` are all rows in
+    the slots of each layer of the plan, lowest layer first. ``ends`` has the number of positions
+    that each drafting row holds in all of these layers.
     """
 
     version: int
@@ -47,7 +47,7 @@ class DraftRows:
         return [row for row in inside if row not in self.numbers]
 
     def fed(self, cache: SlotCache, rows: Sequence[DraftRow]) -> list[StepRow]:
-        """Return what the step feeds: the tokens of ``rows``, then a token 0 for each other row."""
+        """Return what the step feeds: the tokens of ``rows``, then token 0 for each other row."""
         plans = (self.plan,)
         drafted = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
         return drafted + [StepRow(row, (0,), cache.length(row), plans) for row in self.others]
@@ -61,7 +61,7 @@ class DraftRows:
         )
 
     def require_positions(self, cache: SlotCache, rows: Sequence[DraftRow]) -> None:
-        """Raise UsageError for a token whose position is written already, or not held."""
+        """Raise UsageError for a token whose position is already written, or not reserved."""
         for row, end in zip(rows, self.ends, strict=True):
             if not cache.length(row.row) <= row.position < end:
                 raise UsageError(

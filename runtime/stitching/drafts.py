@@ -1,4 +1,4 @@
-"""The engines that only drafts run, loaded when a draft first asks for them."""
+"""The engines that only drafts run, loaded when a draft first needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...engines.manifest import DRAFT_HEAD, EngineSpec, TrainedDraft
 
 
 class TrainedEngines(NamedTuple):
-    """The engines of trained drafts, loaded."""
+    """The loaded engines of trained drafts."""
 
     spec: TrainedDraft
     states: EngineSession
@@ -21,11 +21,11 @@ class TrainedEngines(NamedTuple):
 
 
 class DraftEngines:
-    """The trained draft and the narrow head of ``bundle``; nothing is read until they are used.
+    """The trained draft and the narrow head of ``bundle``, loaded when they are first used.
 
-    Loading hashes weights where the bundle asks for it; the narrow head reads the weights of the
-    head, which were hashed with it. Raises the errors of the backend's ``load``. Any thread may
-    load them.
+    Loading hashes weights if the bundle requires it; the narrow head reads the weights of the head,
+    which were hashed with it. Raises the errors of the backend's ``load``. Any thread may load
+    them.
     """
 
     def __init__(self, bundle: EngineBundle, backend: EngineBackend) -> None:
@@ -35,7 +35,7 @@ class DraftEngines:
         self._loaded: dict[str, EngineSession] = {}  # by name
 
     def load(self, *, layer: bool) -> None:
-        """Load the narrow head, and the trained drafts if ``layer``, where the bundle has them."""
+        """Load the narrow head, and with ``layer`` the trained drafts, if the bundle has them."""
         draft, head = self._bundle.manifest.trained_draft, self._bundle.manifest.draft_head
         for engine in draft.engines if draft is not None and layer else ():
             self._load(engine)
@@ -44,20 +44,20 @@ class DraftEngines:
 
     @property
     def trained(self) -> TrainedEngines | None:
-        """The engines of trained drafts; None: there are none."""
+        """The engines of trained drafts; None without any."""
         draft = self._bundle.manifest.trained_draft
         return None if draft is None else TrainedEngines(draft, *map(self._load, draft.engines))
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Behind how many layers passes leave states; empty until trained drafts are loaded."""
+        """The numbers of layers after which passes keep states; empty until they are loaded."""
         draft = self._bundle.manifest.trained_draft
         is_loaded = draft is not None and draft.layer.name in self._loaded
         return draft.reads if draft is not None and is_loaded else ()
 
     @property
     def head(self) -> EngineSession | None:
-        """The head of the first ``head_tokens`` tokens; None: there is none."""
+        """The head of the first ``head_tokens`` tokens; None without one."""
         draft = self._bundle.manifest.draft_head
         return None if draft is None else self._load(draft.engine)
 
@@ -77,5 +77,5 @@ class DraftEngines:
 
 
 def draft_engines(bundle: EngineBundle, backend: EngineBackend) -> DraftEngines | None:
-    """Return the engines of drafts, not loaded; None for a bundle without any, which is let go."""
+    """Return the engines of drafts, not loaded yet; None for a bundle without any."""
     return DraftEngines(bundle, backend) if bundle.manifest.draft_engines else None

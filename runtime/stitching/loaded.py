@@ -1,4 +1,4 @@
-"""Loads the engines of a bundle, makes slots on them, and locks them for one call: EngineLock."""
+"""Loads a bundle's engines, creates slots on them, and locks them for one call: EngineLock."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def load_stitcher(
 ) -> Stitcher:
     """Load all engines of ``bundle`` into the stitcher that ``backend`` needs.
 
-    Those that only drafts run are loaded when a draft first needs them: `Stitcher.drafts`.
+    Engines that only drafts run are loaded when a draft first needs them (`Stitcher.drafts`).
     Layers with static capacities are loaded in their smallest bucket; the plans of larger buckets
-    when a batch first needs them, and then kept. Weights that the backend does not hash itself are
-    hashed at the same time, where the bundle asks for it. Raises the errors of the backend's
+    are loaded when a batch first needs them, and then kept. If the bundle requires it, weights that
+    the backend does not hash itself are hashed at the same time. Raises the errors of the backend's
     ``load``.
     """
     manifest = bundle.manifest
@@ -99,9 +99,9 @@ class _Holder:
 class EngineLock:
     """Engines and their KV memory, held by one call at a time and used one step at a time.
 
-    Calls of other threads wait for the holder (`hold`). A holder may pause between two steps for as
-    long as it likes, for example a stream that nobody reads; `close` waits only for a running step.
-    After `close` the holder's next step raises ClosedError. Any thread may call any method.
+    Calls of other threads wait for the holder (`hold`). A holder may pause between two steps for
+    any time, like a stream that nobody reads; `close` waits only for a running step. After `close`
+    the holder's next step raises ClosedError. Any thread may call any method.
 
     This object owns ``backend`` and ``pool``.
     """
@@ -129,7 +129,7 @@ class EngineLock:
     def clock(self) -> Callable[[], float]:
         """The clock for costs of passes, in seconds.
 
-        On the CPU it counts this thread's processor time, which other work does not stretch.
+        On the CPU it is this thread's processor time, which other processes do not affect.
         """
         return thread_time if self.device is None else perf_counter
 
@@ -154,12 +154,12 @@ class EngineLock:
     ) -> Iterator[None]:
         """Hold the engines for a call until the block ends, which closes its ``slots``.
 
-        Calls of other threads wait in order of arrival; ``planned_bytes`` is the KV memory that a
-        call without slots plans to use. A call that ``lasts``, as a running batch does, may never
-        end, so nobody waits for it.
+        Calls of other threads wait in order of arrival. ``planned_bytes`` is the KV memory that a
+        call without slots plans to use. A call that ``lasts``, like a running batch, may never end,
+        so nobody waits for it.
 
-        Raises ClosedError, and SkipDecError in a forked child, or where waiting could last for
-        ever: the holder is this thread or ``lasts``.
+        Raises ClosedError; SkipDecError in a forked child, and if waiting might never end because
+        the holder is this thread or ``lasts``.
         """
         self.require_usable()
         holder = _Holder(get_ident(), lasts)
@@ -181,13 +181,13 @@ class EngineLock:
                     self._close_slots()
                     self.pool.end_call()
                     if failed and self.device is not None:
-                        self.pool.trim()  # attention there reads what NaN a failed call left
+                        self.pool.trim()  # attention on a device would read NaN of a failed call
                     self._holder = None
                     self._changed.notify_all()
 
     @contextmanager
     def step(self) -> Iterator[Stitcher]:
-        """Run a step in a block, during which nothing is freed; don't keep the stitcher after it.
+        """Run a step in a block in which nothing is freed; don't keep the stitcher after it.
 
         Raises ClosedError, also while the interpreter exits, SkipDecError in a forked child, and
         CapacityError if the block runs out of memory.
@@ -205,10 +205,10 @@ class EngineLock:
 
     @contextmanager
     def unfreed(self) -> Iterator[None]:
-        """Keep `close` from freeing anything in a block, which frees it at its end instead.
+        """Delay `close` until the end of the block.
 
-        Another thread that closes waits for the end of the block. After `close` a block still runs,
-        on slots that are closed.
+        If another thread calls `close`, it waits for the end of the block. A block after `close`
+        still runs, on closed slots.
         """
         if self._home.is_left:
             yield
@@ -225,7 +225,7 @@ class EngineLock:
                 self._changed.notify_all()
 
     def trim(self) -> None:
-        """Free the memory that no call uses."""
+        """Free memory that no call uses."""
         if not self._home.is_left:
             with self._between_steps():
                 self.pool.trim()
@@ -236,7 +236,7 @@ class EngineLock:
         """Free everything once no step is running; idempotent.
 
         Inside a step (in a signal handler) it returns at once, and the step frees everything when
-        it ends. In a forked child it does nothing, since the memory is the parent's.
+        it ends. In a forked child it does nothing, because the memory belongs to the parent.
         """
         if self._home.is_left:
             return
@@ -260,7 +260,7 @@ class EngineLock:
         return self._stitcher
 
     def holds(self, slots: SlotStitcher) -> bool:
-        """Return whether the call that holds the engines has these slots, and they are open."""
+        """Return whether the call that holds the engines has these slots and they are open."""
         return self._slots is slots
 
     def require_held(self, slots: SlotStitcher) -> None:
@@ -286,7 +286,7 @@ class EngineLock:
             self._changed.notify_all()
 
     def _require_end_of_wait(self, waiting: _Holder) -> None:
-        """Raise SkipDecError where the present holder may never give the engines back."""
+        """Raise SkipDecError if the present holder may never release the engines."""
         holder = self._holder
         if holder is not None and holder.thread == waiting.thread:
             raise SkipDecError(
@@ -303,7 +303,7 @@ class EngineLock:
 
     @contextmanager
     def _between_steps(self) -> Iterator[bool]:
-        """Keep steps from beginning, once none runs; False if this very thread is running one."""
+        """Hold off steps once none runs; yield False if this thread is itself running one."""
         with self._changed:
             is_inside = self._stepping == get_ident()
             if not is_inside:
@@ -335,7 +335,7 @@ class EngineLock:
 def make_slots(
     stitcher: Stitcher, pool: BufferPool, memory: SlotMemory, *, keeps_prefixes: bool = False
 ) -> SlotStitcher:
-    """Make slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
+    """Create slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
 
     On the host, ``keeps_prefixes`` adds a `PrefixCache`.
     """

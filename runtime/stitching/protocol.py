@@ -1,8 +1,8 @@
-"""The engines of a bundle as a running batch sees them, and what it passes to them.
+"""The interface of a bundle's engines to a running batch.
 
 `Stitcher` holds the engines: embedding, layers, head. `SlotStitcher` runs prompts and passes of a
-running batch through them; ``host/`` has both for engines that run at once on numpy arrays,
-``device/`` for engines that are enqueued on a device. Bypassing a layer is not calling it.
+running batch through them. ``host/`` implements both for engines that run synchronously on numpy
+arrays, ``device/`` for engines that are enqueued on a device. To bypass a layer is not to call it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..tokens.logits import StepLogits
 from .drafts import DraftEngines
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
-"""Returns the key and value [rows, N, T, W] that a layer writes."""
+"""Returns the key and value [rows, N, T, W] to which a layer writes."""
 
 
 class StepRow(NamedTuple):
-    """The tokens that a row feeds in one pass, one or several, each with the layers that it runs.
+    """The tokens, one or several, that a row feeds in one pass, each with the layers that it runs.
 
-    ``tokens[i]`` takes position ``position + i`` and runs ``plans[i]``, which names no layer that
-    ``plans[i - 1]`` bypasses. Where the only token is not known yet, ``draw`` says how it is drawn,
-    None that it is the most probable one.
+    ``tokens[i]`` has position ``position + i`` and runs ``plans[i]``, which names no layer that
+    ``plans[i - 1]`` bypasses. If the only token is not known yet, ``draw`` says how it is drawn;
+    None means the most probable one.
     """
 
     row: int
@@ -48,7 +48,7 @@ class StepRow(NamedTuple):
 def active_counts(row: StepRow, num_layers: int) -> list[int]:
     """Return how many of the row's tokens, from the first on, run each layer."""
     counts = [0] * num_layers
-    if row.plans[0] is row.plans[-1]:  # the common case: plans only shrink
+    if row.plans[0] is row.plans[-1]:  # the common case; plans only shrink
         for layer in row.plan:
             counts[layer] = len(row.plans)
         return counts
@@ -59,7 +59,7 @@ def active_counts(row: StepRow, num_layers: int) -> list[int]:
 
 
 def feeding_problem(row: StepRow, reserved: Callable[[int], int]) -> str | None:
-    """Return why the row's tokens cannot be fed in one pass, or None if they can.
+    """Return why the row's tokens can't be fed in one pass, or None if they can.
 
     ``reserved(layer)``: the positions that the row has reserved in a layer.
     """
@@ -91,25 +91,25 @@ class DraftRow(NamedTuple):
 class Stitcher(ABC):
     """All engines of a bundle; runs prompts and scored texts, whose logits are float32.
 
-    The plain causal mask is exact everywhere: depth never grows along a row, so the tokens that run
-    layer l are the first ``active_lengths[l]``. ``bucket`` is the number of positions of the caches
-    where it is static in the engines. ``drafts`` are the bundle's engines for drafts, loaded once
-    they are used; None: it has none.
+    The plain causal mask is exact everywhere, because depth never grows along a row: the tokens
+    that run layer l are the first ``active_lengths[l]``. ``bucket`` is the capacity of the caches
+    if it is static in the engines. ``drafts`` are the bundle's engines for drafts, loaded on first
+    use, or None.
     """
 
     drafts: DraftEngines | None = None
 
     def load_drafts(self, *, layer: bool) -> None:
-        """Load the narrow head, and the trained drafts if ``layer``, where the bundle has them.
+        """Load the narrow head, and with ``layer`` the trained drafts, if the bundle has them.
 
-        Once these are loaded, prompts and passes keep the states that they read.
+        Once trained drafts are loaded, prompts and passes keep the states that they read.
         """
         if self.drafts is not None:
             self.drafts.load(layer=layer)
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Behind how many layers states are kept for drafts; empty: nothing reads any."""
+        """The numbers of layers after which states are kept for drafts; empty without any."""
         return () if self.drafts is None else self.drafts.reads
 
     @abstractmethod
@@ -121,10 +121,10 @@ class Stitcher(ABC):
         caches: LayerCaches,
         after: Callable[[int], None],
     ) -> StepLogits:
-        """Run prompts into empty caches, of row r ``active_lengths[l][r]`` tokens in layer l.
+        """Run prompts into empty caches; layer l runs the first ``active_lengths[l][r]`` of row r.
 
-        A layer writes to ``caches(layer)``; ``after(layer)`` is called when it has. Returns the
-        logits of each prompt's last token, valid until the next call.
+        A layer writes to ``caches(layer)``; then ``after(layer)`` is called. Returns the logits of
+        each prompt's last token, valid until the next call.
         """
 
     @abstractmethod
@@ -140,9 +140,9 @@ class Stitcher(ABC):
     ) -> StepLogits | None:
         """Run ``tokens`` of one prompt, from position ``start`` on, on its caches.
 
-        Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the bits
-        are those of the whole prompt at once. Returns the logits of the last token, valid until
-        the next call, if this is the prompt's last chunk.
+        Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the result
+        is bitwise equal to running the whole prompt at once. If this is the prompt's last chunk,
+        returns the logits of its last token, valid until the next call.
         """
 
     @abstractmethod
@@ -161,10 +161,10 @@ class Stitcher(ABC):
         """
 
     def forget(self, memory: Buffer) -> None:  # noqa: B027  (devices hold addresses)
-        """Drop all references to a buffer that is about to be freed, and that no call uses."""
+        """Drop all references to a buffer that no call uses and that is about to be freed."""
 
     def trim(self) -> None:  # noqa: B027  (devices keep no such memory)
-        """Free memory that is kept for later passes; no slots may be open."""
+        """Free memory kept for later passes; no slots may be open."""
 
     @abstractmethod
     def close(self) -> None:
@@ -172,13 +172,13 @@ class Stitcher(ABC):
 
 
 def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
-    """Bind those of ``tensors`` whose roles the engine has."""
+    """Bind the ``tensors`` whose roles the engine has."""
     wanted = session.roles
     return session.bind({role: tensor for role, tensor in tensors.items() if role in wanted})
 
 
 def run_once(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> None:
-    """Bind those of ``tensors`` whose roles the engine has, run it once and release them."""
+    """Bind the ``tensors`` whose roles the engine has, run it once and release them."""
     binding = bind(session, tensors)
     binding.run()
     binding.release()

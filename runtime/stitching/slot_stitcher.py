@@ -1,4 +1,4 @@
-"""SlotStitcher: runs prompts and passes of rows that come and go."""
+"""SlotStitcher: runs prompts and passes of the rows of a running batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .states import HeldStates
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
 
-# A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as 12
+# A prompt with a cached prefix runs alone and so reads all weights alone, which costs as much as 12
 # tokens of OPT-1.3b in int8 on two cores.
 _MIN_KEPT_TOKENS = integer("min_kept_tokens")
 
@@ -32,7 +32,7 @@ class SlotStitcher(ABC):
     """Reserves KV memory for rows, runs their prompts and passes, and lets them leave layers.
 
     Depth never grows along a row, so a row never again runs the layers that its plan bypasses: its
-    slots in these layers are free at once, and its hidden state passes them untouched. Subclasses
+    slots in these layers are freed at once, and its hidden state passes them unchanged. Subclasses
     run the engines; `SlotCache` holds keys and values.
     """
 
@@ -47,7 +47,7 @@ class SlotStitcher(ABC):
         self._num_layers = cache.memory.num_layers
         self._bucket = self.limits.bucket
         self._prefixes = prefixes
-        self._plans: dict[int, LayerPlan] = {}  # row -> of the first token of its last step
+        self._plans: dict[int, LayerPlan] = {}  # row -> plan of the first token of its last step
         self._floors: dict[int, int] = {}  # row -> the position at which it last left layers
         self._chunked: _ChunkedPrompt | None = None
         self._held: HeldStates[Any] = HeldStates(cache)  # empty without a draft layer
@@ -59,32 +59,32 @@ class SlotStitcher(ABC):
 
     @property
     def prefix_bytes(self) -> int:
-        """Bytes of KV memory that the prefix cache holds, beside those reserved."""
+        """Bytes of KV memory that the prefix cache holds, in addition to those reserved."""
         return 0 if self._prefixes is None else self._prefixes.nbytes
 
     @property
     def planned_bytes(self) -> int:
-        """The largest number of bytes that was planned to be in use at once."""
+        """The maximum number of bytes planned to be in use at once."""
         return self._cache.planned_bytes
 
     @property
     def num_rows(self) -> int:
-        """The number of rows that run."""
+        """The number of running rows."""
         return self._cache.num_rows
 
     def fits(self, rows: Sequence[PromptRow]) -> bool:
-        """Return True if the KV memory holds these rows until they end, beside those that run."""
+        """Return True if the KV memory holds these rows to their ends with those that run."""
         most = self.limits.prefill_rows
         if most is not None and len(rows) > most:
             return False
         return self._cache.fits(_capacities(rows), self.memory.scratch_plan(rows).nbytes)
 
     def fits_in_chunks(self, row: PromptRow) -> bool:
-        """Return the same for one row whose prompt runs in chunks."""
+        """Return `fits` for one row whose prompt runs in chunks."""
         return self._cache.fits(_capacities([row]), self.memory.chunk_plan(row).nbytes)
 
     def keeps_prefix(self, row: PromptRow) -> bool:
-        """Return True if enough of the prompt is cached that it runs in chunks, from there on."""
+        """Return True if so much of the prompt is cached that the rest runs in chunks."""
         if self._prefixes is None or not row.runs_whole:
             return False
         kept = len(self._prefixes.find(row.tokens, row.owner)) * BLOCK_TOKENS
@@ -95,9 +95,9 @@ class SlotStitcher(ABC):
     def prefill(self, rows: Sequence[PromptRow]) -> StepLogits:
         """Reserve KV memory for rows that `fits` accepted and run their prompts in one call.
 
-        A layer that all rows keep writes their slots; any other writes a scratch pair, from which
-        the rows that keep it are copied. Returns the logits of each prompt's last token, valid
-        until the next call.
+        A layer that all rows keep writes to their slots. Any other layer writes to a scratch pair,
+        from which the rows that keep it are copied. Returns the logits of each prompt's last token,
+        valid until the next call.
         """
         self._reserve(rows, self.memory.scratch_plan(rows))
         active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
@@ -129,8 +129,8 @@ class SlotStitcher(ABC):
     def begin_chunks(self, row: PromptRow) -> int:
         """Reserve KV memory for a row that `fits_in_chunks` accepted; `chunk` runs its prompt.
 
-        Returns how many of the prompt's first tokens need not run; the room for the row may have
-        taken the place of some that were cached.
+        Returns how many of the prompt's first tokens need not run; making room for the row may have
+        evicted some cached ones.
         """
         assert self._chunked is None, "one prompt at a time"
         self._reserve([row], self.memory.chunk_plan(row))
@@ -146,7 +146,7 @@ class SlotStitcher(ABC):
     def chunk(self, most: int) -> StepLogits | None:
         """Run up to ``most`` more tokens of the begun prompt.
 
-        Returns the logits at the prompt's end, valid until the next call, and None before.
+        Returns the logits of the prompt's last token, valid until the next call; None before.
         """
         chunked = self._chunked
         assert chunked is not None, "begin_chunks first"
@@ -175,55 +175,55 @@ class SlotStitcher(ABC):
 
     @abstractmethod
     def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> StepLogits:
-        """Run one pass of all rows that run, each over the tokens that it feeds.
+        """Run one pass of all running rows, each over the tokens that it feeds.
 
-        A layer runs on exactly the tokens whose plan names it, and a token attends to all before
-        it. Returns the logits of every token, row after row in the given order, valid until the
-        next call. With several tokens in a row, results have the bits of one token at a time
-        where products are int8 or int4 on skipdec's kernels.
+        A layer runs exactly the tokens whose plan names it, and a token attends to all tokens
+        before it. Returns the logits of every token, row after row in the given order, valid until
+        the next call. With int8 or int4 products on skipdec's kernels, the results of several
+        tokens per row are bitwise those of one token at a time.
 
-        ``ahead``: what the same rows will feed next, but for the tokens, which nobody knows yet;
-        only where `runs_ahead`. That pass may begin at once, on tokens that the device guesses.
-        The next call takes its results if its rows are among them and turn out to feed these
-        tokens; else it runs them again. Rows leave layers at once.
+        ``ahead``: what the same rows will feed next, except for the tokens, which are not known
+        yet; only if `runs_ahead`. That pass may begin at once on tokens that the device guesses.
+        The next call uses its results if its rows are among them and turn out to feed these tokens;
+        else it runs them again. Rows leave layers at once.
 
-        Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
-        the engines take one token per row only.
+        Raises UsageError, before anything has changed, for tokens that can't be fed, and for
+        several tokens per row if the engines take only one.
         """
 
     @abstractmethod
     def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
         """Run one token of each row through the layers of ``plan``, to guess what follows.
 
-        Each row must reside in these layers, and ``position`` be behind what is written of it.
-        Nobody leaves a layer and lengths stay, so the next passes, in which the row runs at least
-        these layers, overwrite the keys and values of the draft before they read them. Rows that
+        Each row must reside in these layers, and ``position`` must be after its written positions.
+        No row leaves a layer and lengths don't change, so the next passes, in which the row runs at
+        least these layers, overwrite the draft's keys and values before they read them. Rows that
         do not draft keep theirs. Returns the logits of the rows in the given order, valid until the
-        next call: of the tokens that the bundle's narrow head scores, if it has one.
+        next call: those of the tokens that the bundle's narrow head scores, if it has one.
 
-        Raises UsageError, before anything has changed, for tokens that cannot be fed.
+        Raises UsageError, before anything has changed, for tokens that can't be fed.
         """
 
     @abstractmethod
     def draft_trained(self, rows: Sequence[DraftRow]) -> StepLogits:
         """Run one token of each row through the bundle's draft layer, to guess what follows.
 
-        Behind a pass each row begins with the token that it feeds next, at the position behind what
-        is written of it; the draft layer reads the states of the pass, or of the prompt. It goes on
-        with guesses at the positions behind. Returns the logits of the tokens that the draft layer
-        scores, of the rows in the given order, valid until the next call.
+        After a pass, each row begins with the token that it feeds next, at the position after its
+        written ones; the draft layer reads the states of the pass, or of the prompt. It continues
+        with guesses at the next positions. Returns the logits of the tokens that the draft layer
+        scores, for the rows in the given order, valid until the next call.
 
-        Raises UsageError, before anything has changed, for tokens that cannot be fed.
+        Raises UsageError, before anything has changed, for tokens that can't be fed.
         """
 
     @property
     def runs_ahead(self) -> bool:
-        """True if `step` begins the pass that is to come, so that the host's work costs no time."""
+        """True if `step` begins the next pass ahead, so that the host's work costs no time."""
         return False
 
     @property
     def has_run_ahead(self) -> bool:
-        """True if the last pass had begun before it was asked for."""
+        """True if the last pass had begun before it was requested."""
         return False
 
     @property
@@ -246,8 +246,8 @@ class SlotStitcher(ABC):
     def truncate(self, row: int, length: int) -> None:
         """Roll a row back to its first ``length`` positions; later ones are fed again.
 
-        It goes back to the position where the row last left a layer at most, since that layer's
-        keys and values are gone: ``length`` may always be the first position of the last pass.
+        It can't go back beyond the position where the row last left a layer, because that layer's
+        keys and values are lost. ``length`` may always be the first position of the last pass.
         Raises UsageError for any other length.
         """
         low, high = self._floors.get(row, 0), self._cache.length(row)
@@ -258,7 +258,7 @@ class SlotStitcher(ABC):
         self._cache.set_lengths([row], [length])
 
     def release(self, row: int) -> None:
-        """Free the slots of a row that has ended, or whose prompt is given up."""
+        """Free the slots of a row that has ended, or whose prompt is abandoned."""
         if self._chunked is not None and row in self._chunked.row.rows:
             self._drop_chunked()
         self._plans.pop(row, None)
@@ -271,7 +271,7 @@ class SlotStitcher(ABC):
         self.release(row)
 
     def reset(self) -> None:
-        """Free all rows after a failure: their keys and values may be wrong."""
+        """Free all rows after a failure, because their keys and values may be wrong."""
         self._drop_chunked()
         self._unbind()
         self._plans.clear()
@@ -284,14 +284,14 @@ class SlotStitcher(ABC):
     @property
     @abstractmethod
     def _engines(self) -> Stitcher:
-        """The engines, which their holder owns; never after `close`."""
+        """The engines, which their holder owns; not to be used after `close`."""
 
     @abstractmethod
     def _unbind(self) -> None:
         """Drop all bindings to slots, whose buffers are about to be freed."""
 
     def _require_feedable(self, rows: Sequence[StepRow]) -> None:
-        """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
+        """Raise UsageError, before anything changes, for tokens that can't be fed."""
         for row in rows:
             problem = feeding_problem(row, partial(self._cache.reserved, row.row))
             if problem:
@@ -327,7 +327,7 @@ class SlotStitcher(ABC):
 
     @contextmanager
     def _recording(self, rows: Sequence[PromptRow]) -> Iterator[dict[int, Recording]]:
-        """Yield recordings, by index, of rows whose prefixes can be kept; commit them at last."""
+        """Yield recordings, by index, of rows with cacheable prefixes; commit them at the end."""
         with ExitStack() as on_failure:
             recordings = {}
             for index, row in enumerate(rows):

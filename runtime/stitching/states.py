@@ -1,4 +1,4 @@
-"""HeldStates: what the last pass of each row left for trained drafts, and what these feed of it."""
+"""HeldStates: the states that each row's last pass left for trained drafts, and their use."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..kv.cache import SlotCache
 from .protocol import DraftRow
 
 State = TypeVar("State")
-"""Where states are: the host's arrays of them, or the number of the first in a device's memory."""
+"""States: arrays on the host, or the index of the first state in a device's memory."""
 
 
 @dataclass(eq=False)
 class Held(Generic[State]):
     """What the last pass of a row, or its prompt, left for drafts.
 
-    ``tokens`` were fed from ``position`` on, with ``states``, three of each. ``start``: the entries
-    that the draft layer held before. ``fed``: those that it has made of these states; ``output``:
-    of the last entry, a guess's, if the row took part in the last draft step.
+    ``tokens`` were fed from ``position`` on and have ``states``, three each. ``start``: the number
+    of entries in the draft layer before. ``fed``: the number of entries added from these states.
+    ``output``: the output for the last entry, a guess, if the row took part in the last draft step.
     """
 
     position: int
@@ -32,11 +32,11 @@ class Held(Generic[State]):
 
     @property
     def end(self) -> int:
-        """How many entries of the row are of its own text."""
+        """The number of entries that belong to the row's own text."""
         return self.start + self.fed
 
     def entry(self, position: int) -> int:
-        """Return the entry of the token at ``position``, in the cache of the draft layer."""
+        """Return the index of the token at ``position`` in the draft layer's cache."""
         return self.start + position - self.position - 1
 
 
@@ -44,9 +44,8 @@ class Held(Generic[State]):
 class FedEntries(Generic[State]):
     """What a row in the draft layer's slots feeds in a draft step.
 
-    ``tokens`` become entries from ``start`` on; the last one stands at ``position`` of the text.
-    Their states are those of ``states`` from the first on, or ``output``, or none where the row
-    does not draft.
+    ``tokens`` become entries from ``start`` on; the last one has ``position`` in the text. Their
+    states are the first of ``states``, or ``output``, or none if the row does not draft.
     """
 
     row: int
@@ -57,31 +56,31 @@ class FedEntries(Generic[State]):
     output: State | None = None
 
     def positions(self, width: int) -> list[int]:
-        """Return where the tokens stand in the text, the last one again up to ``width``."""
+        """Return the tokens' positions in the text, repeating the last one up to ``width``."""
         own = len(self.tokens)
         return [max(0, self.position - max(0, own - 1 - index)) for index in range(width)]
 
     def padded(self, width: int) -> list[int]:
-        """Return the tokens, the last one again up to ``width``."""
+        """Return the tokens, repeating the last one up to ``width``."""
         return [*self.tokens, *([self.tokens[-1]] * (width - len(self.tokens)))]
 
 
 class HeldStates(Generic[State]):
-    """Holds states for trained drafts, row by row, and says what a draft step feeds.
+    """Holds states for trained drafts, row by row, and determines what a draft step feeds.
 
-    The entry of a token is made of its embedding and of the states of the token before it. The
-    first step behind a pass feeds the tokens that the pass accepted and the one drawn last, with
-    the states that the pass left; each later step feeds a guess, with the layer's own output in
-    their place. The layer's cache holds the entries one behind the other, whatever their positions:
-    tokens without one, those of prompts and of passes behind which nothing was drafted, are left
-    out.
+    The entry of a token is computed from its embedding and the states of the token before it. The
+    first step after a pass feeds the tokens that the pass accepted and the one drawn last, with the
+    states that the pass left; each later step feeds a guess, with the layer's own output instead.
+    The layer's cache holds the entries one after the other, whatever their positions. Tokens of
+    prompts, and of passes after which nothing was drafted, have no entry.
 
-    All rows in the layer's slots take part in its calls. One that does not draft feeds token 0
-    behind its own entries, where its next entry overwrites what is written.
+    All rows in the layer's slots take part in its calls. A row that does not draft feeds token 0
+    after its own entries, where its next entry overwrites it.
 
-    Worked: a pass fed a b c at positions 5, 6, 7, and b held, so that d was drawn at position 7.
-    With 3 entries so far, the first step feeds b and d at entries 3 and 4, with the states of a and
-    b, and the second the guess behind d, at entry 5. Behind the next pass entries go on at 5.
+    Worked: a pass fed a b c at positions 5, 6, 7, and b was accepted, so that d was drawn at
+    position 7. With 3 entries so far, the first step feeds b and d as entries 3 and 4, with the
+    states of a and b, and the second feeds the guess after d as entry 5. After the next pass
+    entries go on at 5.
     """
 
     def __init__(self, cache: SlotCache) -> None:
@@ -95,7 +94,7 @@ class HeldStates(Generic[State]):
         return [held.states for held in self._held.values()]
 
     def hold(self, row: int, position: int, tokens: Sequence[int], states: State) -> None:
-        """Take what a pass of ``row`` left; ``states`` must stay as they are until the next one."""
+        """Record what a pass of ``row`` left; ``states`` must not change until the next one."""
         before = self._held.get(row)
         start = 0 if before is None else before.end
         self._held[row] = Held(position, tokens, states, start)
@@ -109,9 +108,9 @@ class HeldStates(Generic[State]):
         self._held.clear()
 
     def feed(self, rows: Sequence[DraftRow]) -> list[FedEntries[State]]:
-        """Return what each row in the draft layer's slots feeds, slot by slot, if ``rows`` draft.
+        """Return what each row in the draft layer's slots feeds, slot by slot, when ``rows`` draft.
 
-        Raises UsageError for a token whose position is written already, or not held.
+        Raises UsageError for a token whose position is already written, or not reserved.
         """
         for row in rows:
             self._require_position(row)
@@ -124,7 +123,7 @@ class HeldStates(Generic[State]):
         ]
 
     def take(self, rows: Sequence[DraftRow], outputs: Sequence[State]) -> None:
-        """Take the layer's outputs behind the tokens of ``rows``, which have run."""
+        """Record the layer's outputs for the tokens of ``rows``, which have run."""
         for held in self._held.values():
             held.output = None
         for row, output in zip(rows, outputs, strict=True):
@@ -142,11 +141,11 @@ class HeldStates(Generic[State]):
         return FedEntries(row.row, tokens, held.start, row.position, states=held.states)
 
     def _is_first(self, row: DraftRow) -> bool:
-        """Return True if the row drafts for the first time behind its last pass."""
+        """Return True if this is the row's first draft step after its last pass."""
         return row.position == self._cache.length(row.row)
 
     def _require_position(self, row: DraftRow) -> None:
-        """Raise UsageError for a token whose position is written already, or not held."""
+        """Raise UsageError for a token whose position is already written, or not reserved."""
         held = self._held.get(row.row)
         if held is None:
             raise UsageError(f"row {row.row}", "drafts without states of a pass")

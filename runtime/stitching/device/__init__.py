@@ -1,1 +1,1 @@
-"""One step and one prompt on a device that ONNX Runtime or TensorRT drives."""
+"""Prompts and steps on a device that ONNX Runtime or TensorRT drives."""

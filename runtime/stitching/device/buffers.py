@@ -1,4 +1,4 @@
-"""Device memory that is kept from call to call, and the inputs copied to it once per call."""
+"""Device memory that is kept between calls, and inputs that are copied to it once per call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ....engines.manifest import DType, EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
 from ...tokens.logits import CandidateLogits, HostLogits, KeptLogits, StepLogits
 
-_ALIGNMENT = 256  # what CUDA gives its own allocations
+_ALIGNMENT = 256  # as in CUDA's own allocations
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -37,13 +37,13 @@ class Field:
 
 
 class Staging(Generic[Name]):
-    """Page-locked host memory and as much device memory, laid out alike.
+    """Page-locked host memory and device memory of the same size and layout.
 
-    ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
-    ``device`` ones are bound. Addresses change only where a layout needs more than any before.
+    ``lay_out`` places tensors in them; the caller reads or writes the ``host`` views and binds the
+    ``device`` views. Addresses change only if a layout needs more memory than any before.
 
-    With two ``copies`` of the host's memory, `turn` changes from one to the other, so that the
-    host can use one of them while a copy from or to the other one is still enqueued.
+    With two ``copies`` of the host memory, `turn` switches between them, so that the host can use
+    one while a transfer from or to the other is still enqueued.
     """
 
     def __init__(self, memory: DeviceMemory, *, copies: int = 1) -> None:
@@ -57,15 +57,15 @@ class Staging(Generic[Name]):
 
     @property
     def host(self) -> dict[Name, Array]:
-        """The views of the host's memory whose turn it is, by name."""
+        """The views of the current host memory by name."""
         return self._hosts[self._turn]
 
     def turn(self) -> None:
-        """Go on with the next copy of the host's memory."""
+        """Switch to the next copy of the host memory."""
         self._turn = (self._turn + 1) % len(self._pinned)
 
     def lay_out(self, fields: Mapping[Name, Field]) -> None:
-        """Place ``fields`` one behind the other; earlier contents are lost."""
+        """Place ``fields`` one after the other; earlier contents are lost."""
         offsets: dict[Name, int] = {}
         size = 0
         for name, tensor in fields.items():
@@ -92,7 +92,7 @@ class Staging(Generic[Name]):
         }
 
     def upload(self) -> None:
-        """Enqueue the copy to the device; ``host`` must not change until it has been done."""
+        """Enqueue the copy to the device; ``host`` must not change until it has run."""
         source = self._pinned[self._turn][: self._used]
         self._memory.device.copy_to_device(self._buffer.address, source)
 
@@ -104,7 +104,7 @@ class Staging(Generic[Name]):
 
 @dataclass(frozen=True)
 class ComingLogits:
-    """The result of a step that has been enqueued, valid until the next step but one begins."""
+    """The result of an enqueued step, valid until the next step but one begins."""
 
     done: DeviceEvent
     logits: StepLogits
@@ -116,9 +116,9 @@ class ComingLogits:
 
 
 class StepResults(ABC):
-    """The memory of what a step's last engines write, ``copied`` to the host, twice there.
+    """The memory for outputs of a step's last engines; ``copied`` outputs are copied to the host.
 
-    So the host reads the results of one step while the device runs the next one.
+    The host has two copies, so that it reads the results of one step while the next one runs.
     """
 
     def __init__(self, memory: DeviceMemory, copied: Mapping[TensorRole, Field]) -> None:
@@ -129,14 +129,14 @@ class StepResults(ABC):
 
     @abstractmethod
     def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
-        """Return what these engines write for the first ``tokens`` tokens, by role."""
+        """Return the outputs of these engines for the first ``tokens`` tokens, by role."""
 
     @abstractmethod
     def logits(self, tokens: int, host: Mapping[TensorRole, Array]) -> StepLogits:
-        """Return the logits of the first ``tokens`` tokens, ``host`` being the copies of a step."""
+        """Return the logits of the first ``tokens`` tokens; ``host`` has a step's copies."""
 
     def download(self, tokens: int) -> ComingLogits:
-        """Enqueue the copy to the host of what every step needs there."""
+        """Enqueue the copy of the ``copied`` outputs to the host."""
         self._copied.turn()
         self._copied.download()
         self.num_downloads += 1
@@ -146,7 +146,7 @@ class StepResults(ABC):
 
 
 class CandidateResults(StepResults):
-    """Logits and candidates of up to ``max_tokens`` tokens; only candidates are copied always."""
+    """Logits and candidates of up to ``max_tokens`` tokens; only candidates are always copied."""
 
     def __init__(
         self, memory: DeviceMemory, head: EngineSpec, candidates: EngineSpec, max_tokens: int
@@ -169,7 +169,7 @@ class CandidateResults(StepResults):
         return {TensorRole.LOGITS: self._logits[:tokens]} | chosen
 
     def best_token_address(self, token: int) -> int:
-        """Return where a step leaves the id, int64, of the most probable token behind a token."""
+        """Return the address of the id, int64, of the most probable token after a step's token."""
         best = self._copied.device[TensorRole.TOP_TOKEN_IDS]  # [max_tokens, K]
         return best.address + token * best.shape[1] * ITEM_BYTES[best.dtype]
 
@@ -183,8 +183,8 @@ class CandidateResults(StepResults):
     def _fetch(self, download: int, top_logits: Array, top_token_ids: Array, token: int) -> Array:
         """Return all logits [V] of one token of a step; the next fetch reuses the memory.
 
-        If a later step has begun, which is only allowed where candidates decide unless they are
-        not finite, the other logits are gone and returned as -inf.
+        If a later step has begun, all logits but the candidates are overwritten and returned as
+        -inf. That is allowed only if candidates decide unless they are not finite.
         """
         if download != self.num_downloads:
             known = np.full(self._vocab_size, -np.inf, np.float32)
@@ -196,10 +196,10 @@ class CandidateResults(StepResults):
 
 
 class NarrowResults(StepResults):
-    """Logits of a head of some tokens for up to ``max_tokens`` tokens, all of them copied.
+    """Logits of a narrow head for up to ``max_tokens`` tokens, all of them copied.
 
-    ``token_ids``: the tokens that the head scores, or None for the vocabulary's first ones. The
-    engine for candidates takes logits of the whole vocabulary only.
+    ``token_ids``: the tokens that the head scores, or None for the vocabulary's first tokens. The
+    engine for candidates can't be used, because it takes logits of the whole vocabulary.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class PromptBuffers:
         shape = (rows, length, self._hidden_size)
         nbytes = math.prod(shape) * ITEM_BYTES[self._dtype]
         if not self._hidden or nbytes > self._hidden[0].buffer.nbytes:
-            self._hidden.clear()  # freed before more is taken
+            self._hidden.clear()  # frees it before more is allocated
             self._hidden += [self._memory.empty(shape, self._dtype) for _ in range(2)]
         first, second = (
             self._memory.tensor(tensor.buffer, shape, self._dtype) for tensor in self._hidden
@@ -248,7 +248,7 @@ class PromptBuffers:
         return first, second
 
     def logits(self, rows: int) -> Staging[TensorRole]:
-        """Return memory for logits float32 [rows, V] of a prefill call, on both sides."""
+        """Return memory for logits float32 [rows, V] of a prefill call, on device and host."""
         self._logits.lay_out({TensorRole.LOGITS: Field("float32", (rows, self._vocab_size))})
         return self._logits
 
@@ -256,8 +256,8 @@ class PromptBuffers:
 class DeviceInputs(Staging[TensorRole]):
     """The integer inputs of ``rows`` x ``length`` tokens, uploaded in one copy.
 
-    ``capacity``: T of the attention mask, None for engines that take none. ``num_gathered``: R of
-    the head. Every query row of the mask has at least one True.
+    ``capacity``: T of the attention mask; None for engines without one. ``num_gathered``: R of the
+    head. Every query row of the mask has at least one True.
     """
 
     def lay_out_tokens(
@@ -284,8 +284,9 @@ class DeviceInputs(Staging[TensorRole]):
     ) -> None:
         """Write rows of tokens, the first of row r at position ``starts[r]``.
 
-        Rows may be shorter than the layout's length, and fewer than its rows: what remains reads
-        token 0 and is never read itself. ``row_positions``: flat indices into rows x length.
+        Rows may be shorter than the layout's length, and fewer than its rows: the rest is filled
+        with token 0, whose results are never read. ``row_positions``: flat indices into rows x
+        length.
         """
         role, host = TensorRole, self.host
         rows, length = host[role.INPUT_IDS].shape

@@ -1,4 +1,4 @@
-"""Guesses of the tokens that the host is about to draw, so that the device does not wait."""
+"""Guesses of the tokens that the host is about to draw, so that the device need not wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_PAUSED = 31  # steps
 
 @dataclass(frozen=True)
 class ComingChoice:
-    """Guesses behind a step, and its logits; valid until the next step but one begins."""
+    """Guesses of the tokens after a step, and its logits; valid until the next step but one."""
 
     done: DeviceEvent
     tokens: Array  # int64 [max_rows, 1], by the rows' indices in the step
@@ -32,10 +32,11 @@ class ComingChoice:
 
 
 class DeviceChoice:
-    """Chooses tokens behind a step as the host will, and copies the logits that it may need.
+    """Chooses the tokens after a step as the host will, and copies the logits that it may need.
 
-    The next step overwrites a step's logits before the host has drawn from them. Where candidates
-    don't decide it reads all logits of a row, so those of the rows that draw are copied first.
+    The next step overwrites a step's logits before the host has drawn from them. If candidates
+    don't decide, the host reads all logits of a row, so those of the rows that draw are copied
+    first.
     """
 
     def __init__(
@@ -64,13 +65,13 @@ class DeviceChoice:
         self._graphs = StepGraphs(self._device, GraphCapture(self._device))
 
     def token_address(self, index: int) -> int:
-        """Return where the token behind a row of the step is left, int64."""
+        """Return the address of the token, int64, chosen after a row of the step."""
         return self._chosen.device["tokens"].address + index * ITEM_BYTES["int64"]
 
     def enqueue(self, draws: Mapping[int, TokenDraw], logits: CandidateLogits) -> ComingChoice:
-        """Enqueue the choice behind the step that was enqueued last, for the rows at some indices.
+        """Enqueue the choice for some rows, by index, of the step that was enqueued last.
 
-        ``logits`` are those that the step is about to leave.
+        ``logits`` are those that the step will leave.
         """
         self._turn = 1 - self._turn
         self._draws.turn()
@@ -114,24 +115,24 @@ class DeviceChoice:
 
 @dataclass
 class Confidence:
-    """Says whether a step may begin on guesses: where many are wrong, waiting costs less.
+    """Decides whether a step may begin on guesses: if many are wrong, waiting costs less.
 
-    A wrong guess of any row costs the step that began on it. Each doubles a pause, and each right
-    one takes a quarter of it away.
+    A wrong guess of any row costs the step that began on it. Each wrong step doubles the pause, and
+    each right one shortens it by a quarter.
     """
 
-    _pause: int = 0  # steps, behind the next wrong guess twice as many
+    _pause: int = 0  # steps; doubled by the next wrong guess
     _waiting: int = 0
 
     def may_guess(self) -> bool:
-        """Return True if the next step may begin; a call counts as a step."""
+        """Return True if the next step may begin on guesses; each call counts as a step."""
         if self._waiting == 0:
             return True
         self._waiting -= 1
         return False
 
     def learn(self, *, right: bool) -> None:
-        """Take in whether a step's rows turned out to feed the tokens that it had begun on."""
+        """Record whether a step's rows feed the tokens on which it had begun."""
         if right:
             self._pause = self._pause * 3 // 4
         else:

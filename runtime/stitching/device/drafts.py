@@ -17,12 +17,12 @@ _KEPT_LAYOUTS = 8  # rows stop drafting after different numbers of tokens
 
 
 class DeviceDrafts:
-    """Runs draft steps as steps of one token per row that no row leaves a layer in.
+    """Runs draft steps as steps of one token per row in which no row leaves a layer.
 
     A layer is bound to its first slots, so all rows in the slots of the plan's layers take part,
-    and the head scores all of them. One that does not draft feeds token 0 at the position that its
-    next pass overwrites before it is read. Slots hold that position in every layer, also in one
-    that the row leaves in that pass, where nobody reads it.
+    and the head scores all of them. A row that does not draft feeds token 0 at a position that its
+    next pass overwrites before reading it. Slots hold that position in every layer, even in one
+    that the row leaves in that pass, where nothing reads it.
 
     Worked: rows 7, 8, 9 have 5, 6, 9 positions; 9 and 7 draft. The first step feeds 9, 7, 8 at
     positions 9, 5, 6, the second at 10, 6, 6; the first two logits of each are those of 9 and 7.
@@ -63,7 +63,7 @@ class DeviceDrafts:
 
 @dataclass(frozen=True)
 class _LaidOut:
-    """A step's layout, which steps of the same rows repeat."""
+    """A step's layout, which steps of the same rows reuse."""
 
     rows: DraftRows
     layout: StepLayout

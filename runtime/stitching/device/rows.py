@@ -1,19 +1,19 @@
 """The memory of a device's steps over rows of different depths.
 
 Hidden states lie in sections of one buffer, [rows, S, E] each: one that the embedding writes and
-one per layer. A layer's tokens are gathered from where each was written last, so that a token is
-never moved when layers bypass it, and one copy per layer does what a gather and a scatter would.
+one per layer. A layer's tokens are gathered from where each was written last. So a token is never
+moved when it bypasses layers, and one copy per layer replaces a gather and a scatter.
 
     rows a b c, layer 3 runs b, layer 4 runs c b:  embed → section 0: a b c
     gather (b of section 0) → layer 3 → its section: b
     gather (c of section 0, b of layer 3's) → layer 4 → its section: c b
     gather (a of section 0, b c of layer 4's) → head
 
-Where all layers that run hold the same rows in the same order, with all of their tokens, each reads
-the last one's section.
+If all layers that run hold the same rows in the same order, with all of their tokens, each reads
+the section of the one before it.
 
 Rows of fewer than S tokens are padded: they repeat the last token that runs the layer, at its own
-position. What padding computes is not read, and its keys and values lie behind the row's own, where
+position. The results of padding are not read; its keys and values lie after the row's own, where
 the next token that is fed overwrites them.
 
     row a feeds a0 a1 a2, b feeds b0, S = 4, and a2 bypasses layer 4:
@@ -37,20 +37,20 @@ from .buffers import Field, Staging
 
 _Indices = NDArray[np.int64]
 _TOKEN_BYTES = ITEM_BYTES["int64"]
-GATHERED = -1  # in place of a section: the rows that were gathered
+GATHERED = -1  # number of the section of gathered rows
 
 
 @dataclass(frozen=True)
 class StepLayout:
-    """The rows that each layer of a step runs, ``width`` tokens of each, and where they are found.
+    """The rows that each layer of a step runs, with ``width`` tokens each, and where they lie.
 
-    ``order``: the rows as the embedding writes them. ``layers``: those that run, lowest first, each
-    with its number of rows. ``is_aligned``: all of them run ``order``, with all tokens. ``sources``
-    int64 [L + 1, max_rows * width]: for each token of a layer's slots the token of the buffer of
-    hidden states to read, and of ``order`` last, for the head. ``fed`` int64
-    [L, max_rows * width]: the same as tokens of ``order``. Those of slots that no row has read
-    token 0 and have ``max_rows * width``. ``kept`` int64 [tokens of ``order``, reads]: where the
-    states lie that trained drafts read.
+    ``order``: the rows in the order in which the embedding writes them. ``layers``: those that run,
+    lowest first, each with its number of rows. ``is_aligned``: all of them run ``order`` with all
+    tokens. ``sources`` int64 [L + 1, max_rows * width]: the hidden state that each token of a
+    layer's slots reads, as an index into the buffer; the last row is for the head, in ``order``.
+    ``fed`` int64 [L, max_rows * width]: the same tokens as indices into ``order``. For empty slots,
+    ``sources`` has 0 and ``fed`` has ``max_rows * width``. ``kept`` int64 [tokens of ``order``,
+    reads]: where the states lie that trained drafts read.
     """
 
     order: tuple[int, ...]
@@ -71,11 +71,11 @@ class StepLayout:
         counts: _Indices | None = None,
         reads: Sequence[int] = (),
     ) -> StepLayout:
-        """Lay out a step of ``rows``, of which layer l runs ``residents[l]``, in that order.
+        """Lay out a step of ``rows``; layer l runs ``residents[l]``, in that order.
 
         ``counts`` int64 [rows, L + 1]: how many of a row's tokens, from the first on, run each
-        layer, and last how many there are. None: one of each. ``reads``: states are kept that were
-        written last when so many layers of the model had run, ascending.
+        layer; the last column is their number. None: one token per row. ``reads``, ascending: the
+        numbers of layers after which each token's state is kept.
         """
         num_layers = len(residents)
         if counts is None:
@@ -86,7 +86,7 @@ class StepLayout:
         index = {row: index for index, row in enumerate(order)}
         steps = np.arange(width)
         own = np.arange(len(order) * width).reshape(len(order), width)
-        now = own.copy()  # where each token's hidden state was written last
+        now = own.copy()  # where each token's current hidden state lies
         sources = np.zeros((num_layers + 1, max_rows * width), np.int64)
         fed = np.full((num_layers, max_rows * width), max_rows * width, np.int64)
         kept: list[_Indices] = []
@@ -110,9 +110,9 @@ class StepLayout:
 
 
 def _common_order(residents: Sequence[Sequence[int]], counts: _Indices) -> list[int] | None:
-    """Return the order in which all layers that run hold all rows, with all of their tokens.
+    """Return the common order of all rows, with all tokens, in the layers that run; None without.
 
-    None if there is none; ``counts`` as in `StepLayout.of`.
+    ``counts`` is as in `StepLayout.of`.
     """
     layers = [layer for layer, held in enumerate(residents) if held]
     order = list(residents[layers[0]])
@@ -127,9 +127,9 @@ def _common_order(residents: Sequence[Sequence[int]], counts: _Indices) -> list[
 class DeviceRows:
     """Holds hidden states and integer inputs of steps of up to ``max_rows`` rows.
 
-    Each row has ``width`` tokens. ``capacity``: T of the layers' attention mask, None for engines
-    that take none; those that do run one token per row. A mask's rows are copied on the device from
-    a table of all positions' rows, [T, T].
+    Each row has ``width`` tokens. ``capacity``: T of the layers' attention mask; None for engines
+    without one. Engines with a mask run one token per row. The masks are copied on the device from
+    a table with one row per position, [T, T].
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class DeviceRows:
     ) -> None:
         """Write the next step's inputs; logits come in the order of ``rows`` and their tokens.
 
-        A row in ``token_addresses``, by its number, feeds the token at that address of the device,
-        which must hold it once the step runs, in place of its own. Such rows feed one token.
+        A row in ``token_addresses``, by its number, feeds the token at that device address instead
+        of its own; the address must hold it once the step runs. Such rows feed one token.
         """
         self._inputs.turn()
         host, width = self._inputs.host, self._width
@@ -189,7 +189,7 @@ class DeviceRows:
             tokens[index] = row.tokens + row.tokens[-1:] * (width - count)
             starts[index], lasts[index] = row.position, row.position + count - 1
             addresses[index] = token_addresses.get(row.row, addresses[index])
-        at = np.zeros(self._max_rows * width + 1, np.int64)  # positions; 0 where no row is
+        at = np.zeros(self._max_rows * width + 1, np.int64)  # positions; 0 for empty slots
         reached = np.array(starts)[:, None] + np.arange(width)  # [max_rows, width]
         at[:-1] = np.minimum(reached, np.array(lasts)[:, None]).reshape(-1)
         host["tokens"][...] = tokens
@@ -204,11 +204,11 @@ class DeviceRows:
         host["lengths"][...] = host["starts"] + (width - 1)
 
     def upload(self) -> None:
-        """Enqueue the copy of all inputs; no part of a graph, since it changes its source."""
+        """Enqueue the copy of all inputs; never in a graph, because its source changes."""
         self._inputs.upload()
 
     def prepare(self, rows: int) -> None:
-        """Enqueue fetching the tokens of ``rows`` rows, and the masks' rows."""
+        """Enqueue fetching the tokens of ``rows`` rows, and their masks."""
         if self._width == 1:
             addresses = self._inputs.device["token addresses"].address
             self._device.copy_rows(
@@ -218,9 +218,9 @@ class DeviceRows:
             self._masks.enqueue(self._inputs.device["positions"].address)
 
     def gather(self, layer: int, rows: int) -> None:
-        """Enqueue the copy of the first ``rows`` rows of ``layer`` to the gathered section.
+        """Enqueue gathering the first ``rows`` rows of ``layer`` in the gathered section.
 
-        ``layer``: the number of layers for those of the head.
+        For the rows of the head, ``layer`` is the number of layers.
         """
         self._device.copy_rows(
             self.section(GATHERED, rows).address,
@@ -233,16 +233,16 @@ class DeviceRows:
     def keep(self, target: int, indices: int, count: int) -> None:
         """Enqueue the copy of ``count`` hidden states to the address ``target``.
 
-        ``indices``: the address of where they lie, int64, as in `StepLayout.kept`.
+        ``indices`` is the address of their indices, int64, as in `StepLayout.kept`.
         """
         self._device.copy_rows(
             target, self._hidden.address, indices, rows=count, row_bytes=self._token_bytes
         )
 
     def section(self, number: int, rows: int, first: int = 0) -> DeviceTensor:
-        """Return ``rows`` rows from ``first`` on of hidden states [max_rows, S, E].
+        """Return ``rows`` rows, from ``first`` on, of a section of hidden states [max_rows, S, E].
 
-        ``number``: 0 for the embedding's, l + 1 for layer l's, or GATHERED.
+        ``number``: 0 for the embedding's section, l + 1 for layer l's, or GATHERED.
         """
         start = (self._num_layers + 1 if number == GATHERED else number) * self._max_rows + first
         return self._hidden[start : start + rows]
@@ -259,7 +259,7 @@ class DeviceRows:
     def layer_tensors(
         self, layer: int, source: int, rows: int, first: int = 0
     ) -> dict[TensorRole, Tensor]:
-        """Return a layer's tensors for ``rows`` slots from ``first`` on, beside its caches.
+        """Return a layer's tensors, except its caches, for ``rows`` slots from ``first`` on.
 
         ``source`` is the section that it reads.
         """
@@ -290,7 +290,7 @@ class DeviceRows:
         return flat[start : start + rows]
 
     def _of_slots(self, name: str, layer: int, rows: int, first: int) -> DeviceTensor:
-        """Return what a field has for a layer's slots."""
+        """Return the part of a field for a layer's slots."""
         field = self._inputs.device[name]
         flat = replace(field, shape=(self._num_layers * self._max_rows,))
         start = layer * self._max_rows + first
@@ -307,10 +307,10 @@ class _Masks:
         table = self._device.pinned(capacity * capacity).view(bool).reshape(capacity, capacity)
         table[...] = np.tri(capacity, dtype=bool)
         self._device.copy_to_device(self._table.address, table)
-        self._device.synchronize()  # the host's table goes
+        self._device.synchronize()  # the host's table is freed afterwards
 
     def enqueue(self, positions: int) -> None:
-        """Copy the row of each of the positions int64 [count] at the address."""
+        """Copy the table's row for each of the int64 [count] at the address ``positions``."""
         count, _, _, capacity = self._masks.shape
         addresses = (self._masks.address, self._table.address, positions)
         self._device.copy_rows(*addresses, rows=count, row_bytes=capacity)

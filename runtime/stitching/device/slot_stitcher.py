@@ -1,9 +1,9 @@
 """DeviceSlotStitcher: steps of a running batch on a device.
 
 A step is one upload, one graph and one small download. While the host draws the tokens of a step,
-the device already runs the next one, on the tokens that it finds itself: the most probable ones, or
+the device already runs the next step on tokens that it has found itself: the most probable ones, or
 guesses of those that the host is about to draw (`DeviceChoice`). Rows that feed several tokens are
-padded to 2, 4 or 8 of them, so that few graphs serve all steps.
+padded to 2, 4 or 8 tokens, so that few graphs serve all steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeviceSlotStitcher(SlotStitcher):
         self._loaded: DeviceStitcher | None = engines
         super().__init__(cache, pool)
         self._layout: _LaidOut | None = None  # of the last step
-        self._ahead: _Ahead | None = None  # the step that was begun before its tokens were known
+        self._ahead: _Ahead | None = None  # a step that began before its tokens were known
         self._has_run_ahead = False
         self._confidence = Confidence()
         self._drafts: DeviceDrafts | None = None  # made at the first draft step
@@ -57,7 +57,7 @@ class DeviceSlotStitcher(SlotStitcher):
             self._confidence.learn(right=indices is not None)
         if begun is None or indices is None:
             if begun is not None:
-                begun.coming.done.wait()  # its inputs on the host are about to be written again
+                begun.coming.done.wait()  # its inputs on the host are about to be overwritten
             coming = self._enqueue(rows, width, {})
             indices = list(range(len(rows)))
         else:
@@ -65,7 +65,7 @@ class DeviceSlotStitcher(SlotStitcher):
         logits = coming.logits
         assert isinstance(logits, CandidateLogits), "only draft steps have a narrow head"
         done = coming.done
-        # What drafts read of this pass would be lost in the next one.
+        # The next pass would overwrite the states that drafts read.
         if ahead and width == 1 and not self.memory.has_draft_layer:
             sources = {row.row: index for row, index in zip(rows, indices, strict=True)}
             self._ahead = self._begin_ahead(ahead, sources, logits)
@@ -87,11 +87,10 @@ class DeviceSlotStitcher(SlotStitcher):
     def _begin_ahead(
         self, rows: Sequence[StepRow], sources: Mapping[int, int], last: CandidateLogits
     ) -> _Ahead | None:
-        """Enqueue a step on tokens that the device finds behind the last one, which may still run.
+        """Enqueue a step on tokens that the device chooses after the last, maybe unfinished step.
 
-        ``sources`` are the indices of rows, by their numbers, in the ``last`` step's logits.
-        Returns None if a row draws by chance, and the device can't guess, or has guessed wrong too
-        often.
+        ``sources`` maps row numbers to indices in the ``last`` step's logits. Returns None if a row
+        samples its token and the device can't guess it, or has guessed wrong too often.
         """
         best, choice = self._engines.best_token_address, None
         addresses = {row.row: best(sources[row.row]) for row in rows}
@@ -140,7 +139,7 @@ class DeviceSlotStitcher(SlotStitcher):
 
     @override
     def discard(self, row: int) -> None:
-        """Zero the row's slots and free them: what is NaN there spoils the next row's attention."""
+        """Zero the row's slots and free them, because NaN would spoil the next row's attention."""
         for layer in range(self.memory.num_cached):
             residents = self._cache.residents(layer)
             if row in residents:
@@ -151,7 +150,7 @@ class DeviceSlotStitcher(SlotStitcher):
         self.release(row)
 
     def reset(self) -> None:
-        """Free all rows and graphs after a failure: both may be wrong."""
+        """Free all rows and graphs after a failure, because both may be wrong."""
         super().reset()
         self._ahead = None
         self._engines.drop_graphs(self.limits)
@@ -186,7 +185,7 @@ class DeviceSlotStitcher(SlotStitcher):
     def _require_padded(self, rows: Sequence[StepRow], width: int) -> None:
         """Raise UsageError for tokens that cannot be fed, padded to ``width`` per row.
 
-        Padding writes behind a row's own positions, so the slots must hold that, too.
+        Padding writes after a row's own positions, so the slots must hold these positions, too.
         """
         if not self._engines.runs_several_tokens(self._bucket):
             raise UsageError(
@@ -219,28 +218,28 @@ class DeviceSlotStitcher(SlotStitcher):
         return last.layout
 
     def _token_counts(self, rows: Sequence[StepRow]) -> NDArray[np.int64]:
-        """Return how many tokens of each row run each layer, and last how many there are."""
+        """Return how many tokens of each row run each layer; the last column is their number."""
         layers = self._num_layers
         return np.array([[*active_counts(row, layers), len(row.tokens)] for row in rows])
 
 
 @dataclass(frozen=True)
 class _Ahead:
-    """A step that was enqueued before the tokens that its rows feed were known.
+    """A step that was enqueued before the tokens of its rows were known.
 
-    It serves if they turn out to be those that the device found behind the ``last`` step, in whose
-    logits the rows have the indices ``sources``: the most probable ones (which of equal ones the
-    device takes is its own affair), or those of ``choice`` for rows that draw.
+    It is valid if they turn out to be those that the device chose after the ``last`` step, in whose
+    logits the rows have the indices ``sources``: for rows that sample, those of ``choice``, else
+    the most probable ones (the device breaks ties as it likes).
     """
 
-    rows: Sequence[StepRow]  # their tokens mean nothing
+    rows: Sequence[StepRow]  # their tokens are placeholders
     coming: ComingLogits
     sources: Mapping[int, int]
     last: CandidateLogits
     choice: ComingChoice | None
 
     def indices_of(self, rows: Sequence[StepRow]) -> list[int] | None:
-        """Return the rows' indices in this step, or None if it did not run what they feed."""
+        """Return the rows' indices in this step, or None if it ran other tokens than they feed."""
         indices = {row.row: index for index, row in enumerate(self.rows)}
         found = []
         for row in rows:
@@ -261,7 +260,7 @@ class _Ahead:
 
 @dataclass(frozen=True)
 class _LaidOut:
-    """A layout; steps repeat it while ``version`` of the cache lasts."""
+    """A layout, which steps reuse while the cache has this ``version``."""
 
     version: int
     made_of: list[tuple[int, tuple[LayerPlan, ...]]]  # rows and the plans of their tokens
@@ -274,11 +273,11 @@ def _padded_tokens(tokens: int) -> int:
 
 
 def device_slot_cache(pool: BufferPool, memory: SlotMemory) -> SlotCache:
-    """Make slots of as many positions each, to which engines are bound.
+    """Create slots of equal capacity, to which engines are bound.
 
-    If there is memory for all slots in all layers, and for prompts and a scored text besides,
-    buffers have that size from the start and are kept, and with them all captured graphs.
-    Otherwise they grow and are freed as on the host.
+    If there is memory for all slots in all layers, in addition to prompts and a scored text,
+    buffers have that size from the start and are kept, and with them all captured graphs. Otherwise
+    they grow and are freed as on the host.
     """
     limits, num_layers = memory.limits, memory.num_cached
 

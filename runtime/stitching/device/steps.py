@@ -1,4 +1,4 @@
-"""DeviceSteps: steps over slots of one capacity, bound and captured once and then launched."""
+"""DeviceSteps: steps over slots of one capacity, bound and captured once, then launched."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .rows import GATHERED, DeviceRows, StepLayout
 
 _LOGGER = logging.getLogger(__name__)
 
-# Steps that are kept as graphs of their own. Of the padded row counts of a running batch's layers,
-# which never grow from one token of a row to its next, dozens occur.
+# Steps that are kept as graphs of their own. A running batch has dozens of combinations of its
+# layers' padded row counts, because depth never grows along a row.
 MOST_GRAPHS = 64
 _MOST_SEEN = 4 * MOST_GRAPHS
 
 
 class GraphCapture:
-    """Captures graphs. After a first failure, it logs the reason and captures no more."""
+    """Captures graphs. After the first failure, it logs the reason and captures no more."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -51,21 +51,21 @@ class GraphCapture:
 class StepPart:
     """Work that a step enqueues together: its beginning, a layer, or its end."""
 
-    key: Hashable  # of two parts with one key, either does
+    key: Hashable  # parts with equal keys are interchangeable
     work: Sequence[Callable[[], None]]
     graph: DeviceGraph | None = None
 
     def enqueue(self) -> None:
-        """Enqueue all of it, piece by piece."""
+        """Enqueue all of the work, piece by piece."""
         for piece in self.work:
             piece()
 
 
 class StepGraphs:
-    """Runs steps made of parts: as one graph each, the 64 that were used last; others part by part.
+    """Runs steps made of parts: the 64 used last as one graph each, others part by part.
 
-    A step is captured when it first runs; once there are 64, when it runs a second time. The parts
-    of the others are captured one by one, as a step that is seldom seen has parts that are not.
+    A step is captured when it first runs, or once there are 64, when it runs a second time. The
+    parts of other steps are captured one by one, because rare steps consist of frequent parts.
     """
 
     def __init__(self, device: Device, capture: GraphCapture) -> None:
@@ -73,13 +73,13 @@ class StepGraphs:
         self._capture = capture
         self._steps: OrderedDict[Hashable, DeviceGraph] = OrderedDict()
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
-        self._parts: list[StepPart] = []  # that have graphs
+        self._parts: list[StepPart] = []  # parts that have graphs
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def enqueue(self, parts: Sequence[StepPart]) -> None:
-        """Enqueue a step; one that has no graph of its own yet also runs."""
+        """Enqueue a step, whether or not it has a graph of its own yet."""
         key = tuple(part.key for part in parts)
         graph = self._steps.get(key)
         if graph is not None:
@@ -99,7 +99,7 @@ class StepGraphs:
             self._capture_parts(parts)
 
     def clear(self) -> None:
-        """Destroy all graphs; the memory that they refer to may be freed then."""
+        """Destroy all graphs, so that the memory to which they refer may be freed."""
         for graph in self._steps.values():
             graph.destroy()
         self._steps.clear()
@@ -136,9 +136,9 @@ class StepGraphs:
                     self._parts.append(part)
 
 
-# Parts of steps that are kept bound, for each layer and number of rows; beyond it all are made
-# anew. Caches that stay where they are need two or three: one for what was gathered, one for each
-# layer that may have run before; calls of fewer rows have caches of their own.
+# Parts of steps that stay bound, per layer and number of rows; beyond that, all are bound anew.
+# Caches that do not move need two or three: one for gathered rows, and one for each layer that may
+# have run before; calls of fewer rows have caches of their own.
 _KEPT_PARTS = 16
 
 _Work = Callable[[], None]
@@ -148,9 +148,9 @@ SlotCaches = Callable[[int, int], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class DeviceEngines:
-    """The engines that a step enqueues; its layers are those for its slots' capacity.
+    """The engines that a step enqueues; the layers are those for the slots' capacity.
 
-    ``candidates`` is None where the results hold all logits that the head scores.
+    ``candidates`` is None if the results hold all logits of the head.
     """
 
     memory: DeviceMemory
@@ -163,14 +163,14 @@ class DeviceEngines:
 class DeviceSteps:
     """Runs steps of up to ``max_rows`` rows of ``width`` tokens; slots have ``capacity`` positions.
 
-    A layer's slots are bound as the first n of one buffer, n padded to a power of two: what a step
-    writes beyond its rows lies in free slots, which the next row's prompt overwrites. Steps are
-    graphs, keyed by the padded numbers of rows of the layers that run, and by where their caches
-    lie; who the rows are, where they stand and in which slots are data. ``mask``: the capacity
-    again for engines that take a mask.
+    A layer is bound to the first n slots of one buffer, with n padded to a power of two: what a
+    step writes beyond its rows lies in free slots, which the next row's prompt overwrites. Steps
+    are graphs, keyed by the padded numbers of rows of the layers that run and by the addresses of
+    their caches; the rows' numbers, positions and slots are data. ``mask`` is the capacity again
+    for engines that take a mask.
 
-    ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
-    called row by row then.
+    ONNX Runtime's own attention takes several tokens after a past for one row only, so its layers
+    are then called row by row.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ class DeviceSteps:
         caches: SlotCaches,
         token_addresses: Mapping[int, int] | None = None,
     ) -> ComingLogits:
-        """Enqueue a step of ``rows``; return what will be the logits of their tokens, in order.
+        """Enqueue a step of ``rows``; return the coming logits of their tokens, in order.
 
-        The layers that run are those of ``layout``; one object stands for the same caches, too.
-        ``token_addresses``: where rows, by their numbers, find the tokens that they feed, see
+        The layers that run are those of ``layout``; the same object also implies the same caches.
+        ``token_addresses`` has the addresses of tokens to feed by row number, see
         `DeviceRows.fill`. At most two steps may be enqueued at once.
         """
         self._rows.fill(layout, rows, token_addresses or {})
@@ -279,7 +279,7 @@ class DeviceSteps:
         session = self._engines.layers[layer]
         row_by_row = self._width > 1 and TensorRole.SEQLENS_K in session.spec.roles
         count = 1 if row_by_row else rows
-        # The true longest row would be frozen into a graph; the capacity bounds it.
+        # A graph would fix the length of the longest row, so the capacity, its bound, is used.
         total = np.array(self._capacity, np.int32)
         return [
             self._bind(
@@ -319,6 +319,6 @@ class DeviceSteps:
 
 
 def borrowed(tensor: Tensor) -> DeviceTensor:
-    """Return the same address without its buffer, whose lifetime the pool decides."""
+    """Return the same memory without a reference to its buffer, whose lifetime the pool decides."""
     owned = cast(DeviceTensor, tensor)
     return replace(owned, buffer=DeviceBuffer(owned.address, owned.nbytes))

@@ -35,13 +35,13 @@ from .trained import DeviceTrainedDrafts
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]
 """The layers' sessions for one static KV capacity, or for any (None)."""
 
-# Steps are kept for so many capacities of slots, so that a call of another length in between does
+# Steps are kept for several capacities of slots, so that a call of another length in between does
 # not drop them.
 _KEPT_CAPACITIES = 4
 
 
 class StepKind(NamedTuple):
-    """What steps run: ``width`` tokens per row, and which head.
+    """The kind of a step: ``width`` tokens per row, and which head.
 
     A draft step that runs the whole head is an ordinary step.
     """
@@ -54,8 +54,8 @@ class DeviceStitcher(Stitcher):
     """Holds engines that enqueue on one device, for `DeviceSlotStitcher`.
 
     ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None). A
-    step of n rows is padded to ``padded_rows(n)``. Memory is allocated at construction and with the
-    first step of a capacity and kind; buffers of prompts grow with the longest call.
+    step of n rows is padded to ``padded_rows(n)``. Memory is allocated at construction and for the
+    first step of each capacity and kind; buffers of prompts grow with the longest call.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DeviceStitcher(Stitcher):
         self._buffers = PromptBuffers(memory, embed.spec, head.spec)
         self._results: dict[tuple[int, bool], StepResults] = {}  # by width and narrow
         self._results_of(StepKind())
-        # Prompts have memory of their own: a step may have begun whose results are read after them.
+        # Prompts have memory of their own, because a step whose results are read later may run.
         self._prompt_results = CandidateResults(memory, head.spec, candidates.spec, max_rows)
         self._inputs = DeviceInputs(memory)
         self._prefix_inputs: list[DeviceInputs] = []
@@ -91,14 +91,14 @@ class DeviceStitcher(Stitcher):
         self._steps: OrderedDict[tuple[int, int | None], _StepsByKind] = OrderedDict()
 
     def best_token_address(self, index: int) -> int:
-        """Return where a step of one token per row leaves the most probable token behind a row."""
+        """Return the address of the most probable token after a row in a step of one token each."""
         results = self._results_of(StepKind())
         assert isinstance(results, CandidateResults)
         return results.best_token_address(index)
 
     @cached_property
     def choice(self) -> DeviceChoice | None:
-        """The choice of tokens behind steps of one token per row; None if the device can't."""
+        """Chooses tokens after steps of one token per row; None if the device can't."""
         session, results = self._load_choice(), self._results_of(StepKind())
         if session is None:
             return None
@@ -116,13 +116,13 @@ class DeviceStitcher(Stitcher):
         )
 
     def runs_several_tokens(self, bucket: int | None) -> bool:
-        """Return True if steps may run several tokens per row; TensorRT's plans take one."""
+        """Return True if steps may run several tokens per row; TensorRT's plans take only one."""
         return self._mask_capacity(bucket) is None
 
     def steps(self, limits: Limits, kind: StepKind) -> DeviceSteps:
-        """Return the steps of a kind over slots of as many positions as ``limits`` says.
+        """Return the steps of a kind over slots of the capacity in ``limits``.
 
-        Those of the last few capacities are kept.
+        The steps of the last few capacities are kept.
         """
         key = limits.slot_capacity, limits.bucket
         of_kind = self._steps.setdefault(key, {})
@@ -180,7 +180,7 @@ class DeviceStitcher(Stitcher):
         states = self._run([tokens], start, active, last, bucket, caches, self._keep_ends)
         if is_last:
             return self._logits_of(states, 1)
-        self.device.synchronize()  # the host's copy of the inputs may change from here on
+        self.device.synchronize()  # the host's copy of the inputs may change afterwards
         return None
 
     @override
@@ -210,7 +210,7 @@ class DeviceStitcher(Stitcher):
                 held.close()
 
     def _keep_ends(self, layer: int, states: DeviceTensor) -> None:
-        """Keep the states of prompts' last tokens behind a layer if drafts read them."""
+        """Keep the states of prompts' last tokens after a layer if drafts read them."""
         for index, depth in enumerate(self.reads):
             if depth == layer + 1:
                 last = self._inputs.device[TensorRole.ROW_POSITIONS]
@@ -226,11 +226,11 @@ class DeviceStitcher(Stitcher):
         caches: LayerCaches,
         after: Callable[[int, DeviceTensor], None] = lambda layer, states: None,
     ) -> DeviceTensor:
-        """Run each layer on its prefixes of what stands at ``start``; return the last states.
+        """Run each layer on its prefixes of the prompts from ``start`` on; return the last states.
 
-        ``after`` is called behind each layer, with the states of all tokens [rows, S, E].
-        Layers that run whole rows read one buffer and write the other. The others read and write
-        copies of their prefixes, in the second halves of the buffers.
+        ``after`` is called after each layer, with the states of all tokens [rows, S, E]. Layers
+        that run whole rows read one buffer and write the other. Other layers read and write copies
+        of their prefixes, in the second halves of the buffers.
         """
         rows, padded = len(prompts), max(map(len, prompts))
         lengths = [len(prompt) for prompt in prompts]
@@ -245,7 +245,7 @@ class DeviceStitcher(Stitcher):
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
         run_once(self.embed, inputs.device | {TensorRole.HIDDEN_STATES_OUT: read})
         sessions = self.layers(bucket)
-        prepared: dict[Sequence[int], DeviceInputs] = {}  # by the lengths that are active
+        prepared: dict[Sequence[int], DeviceInputs] = {}  # by active lengths
         for layer, (session, active) in enumerate(zip(sessions, active_lengths, strict=True)):
             if whole[layer]:
                 run_once(session, _tensors(inputs, start, *caches(layer), read, written))
@@ -270,10 +270,10 @@ class DeviceStitcher(Stitcher):
         active: Sequence[int],
         capacity: int | None,
     ) -> DeviceInputs:
-        """Upload a layer's inputs beside the first ``active[r]`` tokens of each row.
+        """Upload a layer's inputs for the first ``active[r]`` tokens of each row.
 
-        ``number``: how many the call has uploaded, each from memory that it uses once, so that
-        nobody waits.
+        ``number``: how many inputs the call has uploaded. Each has memory of its own, so that no
+        upload waits.
         """
         if number == len(self._prefix_inputs):
             self._prefix_inputs.append(DeviceInputs(self.memory))
@@ -324,7 +324,7 @@ class DeviceStitcher(Stitcher):
         )
 
     def _results_of(self, kind: StepKind) -> StepResults:
-        """Return the memory of results that all steps of this width and head share."""
+        """Return the results that all steps of this width and head share."""
         key = kind.width, kind.narrow
         if key not in self._results:
             (head, candidates), tokens = self._heads(kind), self.max_rows * kind.width
@@ -360,7 +360,7 @@ class DeviceStitcher(Stitcher):
         return logits.host[TensorRole.LOGITS].copy()  # [R, V]
 
     def _mask_capacity(self, bucket: int | None) -> int | None:
-        """Return T of the attention mask that the layers take, None if they take none."""
+        """Return T of the layers' attention mask; None if they take no mask."""
         takes_mask = TensorRole.ATTENTION_MASK in self.layers(bucket)[0].spec.roles
         assert bucket is not None or not takes_mask, "a mask needs a static capacity"
         return bucket if takes_mask else None

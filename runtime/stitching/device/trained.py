@@ -1,4 +1,4 @@
-"""DeviceTrainedDrafts: steps of a draft layer on a device, behind the states of the last pass."""
+"""DeviceTrainedDrafts: steps of a draft layer on a device, from the states of the last pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .buffers import Field, NarrowResults, Staging
 from .rows import StepLayout
 from .steps import DeviceSteps, GraphCapture, StepGraphs, StepPart, borrowed
 
-_WIDTH = 1 + integer("draft_max_tokens")  # the most tokens of a row in a pass
+_WIDTH = 1 + integer("draft_max_tokens")  # maximum number of a row's tokens in a pass
 _MOST_PARTS = 64
 _NUM_READ = NUM_JOINED[EngineKind.STATES]  # states of a token
 
@@ -30,11 +30,11 @@ _Work = Callable[[], None]
 
 
 class _Call(NamedTuple):
-    """What a step is captured for: its padded rows and tokens of each, and their slots."""
+    """The key of a captured step: its padded rows, their tokens, and their slots."""
 
     rows: int
     width: int
-    is_first: bool  # some rows read states of a pass
+    is_first: bool  # True if some rows read states of a pass
     key: DeviceTensor
     value: DeviceTensor
 
@@ -46,14 +46,14 @@ class _Call(NamedTuple):
 class DeviceTrainedDrafts:
     """Holds states of passes and prompts, and runs the engines of trained drafts on them.
 
-    A token's three states lie side by side: first those of a pass, as its tokens lie there, then
+    A token's three states lie side by side: first those of a pass, in the order of its tokens, then
     those of prompts whose rows have not run a pass yet. Hidden states of draft steps lie in three
-    sections of one buffer: embeddings, what is made of states, and the layer's outputs; so what is
-    joined to an embedding, an output or what was made of states, is found by its number there, and
-    a row that does not draft reads its embedding twice.
+    sections of one buffer: embeddings, results of the engine that reads states, and the layer's
+    outputs. So the state to join to an embedding is given by its index in the buffer; a row that
+    does not draft reads its embedding twice.
 
     Steps are graphs, one for each number of padded rows and tokens, with and without the engine
-    that reads states. Who the rows are and where they stand is data.
+    that reads states. The rows' numbers and positions are data.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DeviceTrainedDrafts:
         )
         self._kept: Staging[str] = Staging(memory, copies=2)
         self._kept.lay_out({"kept": Field("int64", (tokens, _NUM_READ))})
-        self._kept_of: StepLayout | None = None  # whose places were uploaded last
+        self._kept_of: StepLayout | None = None  # the layout whose places were uploaded last
         token_ids = np.array(engines.spec.token_ids, np.int64)
         self._results = NarrowResults(memory, engines.head.spec, max_rows, token_ids)
         self._graphs = StepGraphs(memory.device, capture)
@@ -101,7 +101,7 @@ class DeviceTrainedDrafts:
         self._bindings: list[Binding] = []
 
     def keep(self, steps: DeviceSteps, layout: StepLayout) -> None:
-        """Enqueue the copy of the states that a step leaves, token by token as ``layout`` says."""
+        """Enqueue the copy of the states of a step, token by token in the order of ``layout``."""
         if layout is not self._kept_of:
             self._kept.turn()
             self._kept.host["kept"][: len(layout.kept)] = layout.kept
@@ -112,7 +112,7 @@ class DeviceTrainedDrafts:
     def keep_ends(self, index: int, states: DeviceTensor, last: DeviceTensor) -> None:
         """Enqueue the copy of the ``index``-th states of prompts' last tokens.
 
-        ``states`` [rows, S, E] are found at ``last`` int64 [rows].
+        ``last`` int64 [rows] has their indices in ``states`` [rows, S, E].
         """
         self._device.copy_rows(
             self._ends[index : index + 1].address,
@@ -123,7 +123,7 @@ class DeviceTrainedDrafts:
         )
 
     def hold_end(self, row: int, used: Sequence[int]) -> int:
-        """Put the states of the ``row``-th last prompt beside those ``used``; return where."""
+        """Store the states of the ``row``-th of the last prompts outside ``used``; return where."""
         places = range(self._max_tokens, self._max_tokens + self._max_rows)
         place = next(place for place in places if place not in used)
         self._device.copy_strided(
@@ -142,10 +142,10 @@ class DeviceTrainedDrafts:
         drafting: Sequence[int],
         slots: Callable[[int], tuple[Tensor, Tensor]],
     ) -> tuple[StepLogits, list[int]]:
-        """Run a step of what the layer's slots feed; see `SlotStitcher.draft_trained`.
+        """Run a step of the tokens ``fed`` by the layer's slots; see `SlotStitcher.draft_trained`.
 
         Returns the logits of the rows ``drafting``, by their numbers, and where the layer's outputs
-        behind their last tokens lie. ``slots(n)``: key and value of the layer's first n slots.
+        for their last tokens lie. ``slots(n)`` returns key and value of the layer's first n slots.
         """
         width = 1 << (max(len(one.tokens) for one in fed) - 1).bit_length()
         rows = self._padded_rows(len(fed))
@@ -264,7 +264,7 @@ class DeviceTrainedDrafts:
     def _copying(
         self, target: DeviceTensor, source: DeviceTensor, index: DeviceTensor, rows: int
     ) -> _Work:
-        """Return the copy of ``rows`` rows of ``source`` that ``index`` names."""
+        """Return the work that copies ``rows`` rows of ``source``, given by ``index``."""
         return partial(
             self._device.copy_rows,
             target.address,

@@ -1,1 +1,1 @@
-"""One step and one prompt on the memory of the host."""
+"""Prompts and steps in host memory."""

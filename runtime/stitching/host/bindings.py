@@ -1,4 +1,4 @@
-"""LayerBindings: layers bound to slots, kept for as long as the slots' memory is."""
+"""LayerBindings: layers bound to slots, kept as long as the slots' memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .buffers import StepBuffers
 
 
 class LayerBindings:
-    """Bindings of layers to two sets of buffers and to slots, made on first use.
+    """Bindings of layers to two sets of buffers and to slots, created on first use.
 
-    A `BufferPool` gives a call the memory of the call before, so its bindings serve again: they
+    A `BufferPool` gives a call the memory of the call before, so its bindings can be reused: they
     last until the pool frees one of their buffers (`forget`).
     """
 
     def __init__(
         self, session: Callable[[int], EngineSession], whole: StepBuffers, gathered: StepBuffers
     ) -> None:
-        """``session`` returns a layer's engine; layers work on ``gathered`` where rows are."""
+        """``session`` returns a layer's engine; layers use ``gathered`` for gathered rows."""
         self._session = session
         self._whole, self._gathered = whole, gathered
-        self.routes: dict[Hashable, Any] = {}  # made of bindings, and dropped with any of them
+        self.routes: dict[Hashable, Any] = {}  # contain bindings, and are dropped with any of them
         self._bound: dict[tuple[int, ...], Binding] = {}
         self._by_address: dict[int, list[tuple[int, ...]]] = defaultdict(list)
 
@@ -45,9 +45,9 @@ class LayerBindings:
         first_token: int = 0,
         is_gathered: bool,
     ) -> Binding:
-        """Return the layer bound to ``rows`` slots from ``slot`` on, of ``tokens`` tokens each.
+        """Return the layer bound to ``rows`` slots from ``slot`` on, with ``tokens`` tokens each.
 
-        ``is_gathered``: it works on tokens that were gathered.
+        ``is_gathered``: it reads gathered tokens.
         """
         key, value = cache.first(layer, slot + rows)
         addresses = address_of(key), address_of(value)
@@ -73,10 +73,10 @@ class LayerBindings:
         is_split: bool,
         is_gathered: bool,
     ) -> list[Binding]:
-        """Return the calls of a layer for its first slots, of ``counts`` tokens each.
+        """Return the calls of a layer for its first slots, with ``counts`` tokens each.
 
-        It is one call, of as many tokens of each slot as of the longest, or, if ``is_split``, one
-        for each slot, whose tokens begin at ``firsts``.
+        It is one call with as many tokens per slot as the longest has, or, if ``is_split``, one
+        call per slot, whose tokens begin at ``firsts``.
         """
         if not is_split:
             return [self.layer(cache, layer, len(counts), max(counts), is_gathered=is_gathered)]

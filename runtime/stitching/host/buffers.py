@@ -1,4 +1,4 @@
-"""StepBuffers: the memory that a pass on the host reads and writes, beside its KV caches."""
+"""StepBuffers: the memory that a pass on the host reads and writes, except its KV caches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepBuffers:
         self.position_ids = np.zeros((max_tokens, 1), np.int64)
         self.hidden_states = np.zeros((max_tokens, 1, int(hidden.shape[-1])), hidden.dtype)
         self.seqlens_k = np.zeros(max_tokens, np.int32)  # total length - 1 of each row
-        self.total_lengths = np.zeros(max_tokens, np.int32)  # the first: of the longest row
+        self.total_lengths = np.zeros(max_tokens, np.int32)  # the first is that of the longest row
         self.write_indices = np.zeros(max_tokens, np.int64)  # the token's position
         self.row_positions = np.arange(max_tokens, dtype=np.int64)
         self.logits = np.zeros((max_tokens, vocab_size), np.float32)

@@ -23,12 +23,13 @@ Drafted = tuple[list[int], LayerPlan]
 
 @dataclass(frozen=True, eq=False)
 class PassLayout:
-    """Where the tokens of a pass lie: row after row, each one's from the first on.
+    """Where the tokens of a pass lie: row after row, each with its tokens in order.
 
-    ``order``: indices of the given rows as they stand. ``lengths`` and ``firsts`` [rows]: tokens of
-    each, and the first of them, as they stand; ``given_firsts`` the same firsts as the rows were
-    given. ``owners`` [tokens]: each token's row, an index of ``order``; ``offsets`` [tokens]: how
-    many of the row's tokens precede it, None if each row has one.
+    ``order``: indices of the given rows in the order of the layout. ``lengths`` and ``firsts``
+    [rows]: the number of tokens of each row and the index of its first token, in that order;
+    ``given_firsts``: the first tokens in the order of the given rows. ``owners`` [tokens]: each
+    token's row, an index into ``order``; ``offsets`` [tokens]: how many of the row's tokens precede
+    it, None if each row has one token.
     """
 
     order: list[int]
@@ -62,11 +63,12 @@ class PassLayout:
 class TokenGroup:
     """The tokens that neighbouring layers run.
 
-    ``rows`` [n]: indices in the pass, in the order of the layers' slots, or None if they are all as
-    they stand; ``counts`` [n]: tokens of each. ``tokens`` [n · longest]: the pass's tokens that are
-    gathered, padding included; None if they already lie so, or if the layers are called row by row,
-    ``is_split``. ``own``: the tokens without padding, at ``unpadded`` of those gathered. ``last``
-    [n]: the last positions that the rows hold in these layers, if they may feed one behind it.
+    ``rows`` [n]: indices into the layout's rows, in the order of the layers' slots, or None for all
+    rows in the layout's order; ``counts`` [n]: tokens of each. ``tokens`` [n · longest]: the tokens
+    to gather, including padding; None if they already lie like this, or if the layers are called
+    row by row (``is_split``). ``own``: the tokens without padding, which lie at ``unpadded`` of the
+    gathered ones. ``last`` [n]: the last positions that the rows hold in these layers, if they may
+    feed a token after them.
     """
 
     rows: Sequence[int] | None
@@ -88,11 +90,11 @@ class TokenGroup:
         *,
         is_split: bool,
     ) -> TokenGroup:
-        """Find the group of ``rows`` as they stand, of whose tokens ``counts`` run these layers."""
+        """Return the group of ``rows``, of whose tokens ``counts`` run these layers."""
         longest = max(counts)
         are_all = list(rows) == list(range(len(layout.order)))
-        # One row's tokens lie together however many of them run, those of several rows only if all
-        # run and each row has as many.
+        # The tokens of one row always lie together, those of several rows only if all of them run
+        # and each row has equally many.
         is_dense = are_all and (len(rows) == 1 or min(counts) == layout.lengths.max())
         steps, ends = np.arange(longest), np.array(counts)[:, None]
         tokens = (layout.firsts[rows][:, None] + np.minimum(steps, ends - 1)).reshape(-1)
@@ -111,7 +113,7 @@ class TokenGroup:
 
 @dataclass(frozen=True)
 class Stop:
-    """A layer's calls on the tokens of a group, which neighbours share."""
+    """A layer's calls on a group of tokens, which neighbouring layers share."""
 
     layer: int
     group: TokenGroup
@@ -120,13 +122,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Route:
-    """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
+    """The calls of a pass, which passes reuse while the cache has this ``version``."""
 
     version: int
-    made_of: Fed | Drafted  # rows and the plans of their tokens, as given
+    made_of: Fed | Drafted  # its key
     layout: PassLayout
     stops: list[Stop]
     embed: Binding
     head: Binding
-    logits: HostLogits  # in the order in which rows and their tokens were given
-    drafting: DraftRows | None  # of a draft step
+    logits: HostLogits  # in the order of the given rows and their tokens
+    drafting: DraftRows | None  # only for a draft step

@@ -24,10 +24,10 @@ from .stitcher import HostStitcher
 from .trained import HostTrainedDrafts
 from .workspace import Workspace
 
-# Bindings kept for each layer: one per shape of its calls and buffer of its slots. Beyond it all
+# Bindings kept per layer: one for each shape of its calls and buffer of its slots. Beyond that, all
 # are bound anew.
 _MOST_BINDINGS = 128
-_LASTING_ROUTES = 64  # that serve later texts, too
+_LASTING_ROUTES = 64  # kept for later texts
 _KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
 
 
@@ -38,23 +38,23 @@ _SlotPlaces = tuple[tuple[int, int, int] | None, ...] | None
 class HostSlotStitcher(SlotStitcher):
     """Runs passes on the engines of a `HostStitcher`, which it does not own.
 
-    Hidden states of a pass lie token after token, row after row, without padding: embedding and
+    Hidden states of a pass lie token after token, row after row, without padding; embedding and
     head run on exactly these. A layer runs all of its slots in one call, [rows, longest, E], for
-    which its tokens are gathered and padded: a shorter row repeats its last token there, whose
-    results are dropped. What padding writes to the cache lies behind the row's own positions, where
-    the next token that is fed overwrites it before it is read. Rows stand in the order of the
-    highest layer that all of them run; there, rows of as many tokens each need no gathering.
+    which its tokens are gathered and padded: a shorter row repeats its last token, and the results
+    are dropped. What padding writes to the cache lies after the row's own positions, where the next
+    token that is fed overwrites it before it is read. Rows have the order of the highest layer that
+    all of them run; in that layer, rows with equally many tokens need no gathering.
 
     Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Layer 3 runs
     [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
 
-    ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
-    called row by row.
+    ONNX Runtime's own attention takes several tokens after a past for one row only, so its layers
+    are called row by row.
 
     In a draft step, rows in a layer's slots that don't draft take part in its call. They write
     their keys and values at the position that their next pass overwrites before it is read. A layer
-    that they leave in that pass may hold no such position: there they write the last one, which
-    nobody reads again. The head runs on the rows that draft only.
+    that they leave in that pass may hold no such position; there they write the last one, which
+    nothing reads again. The head runs only on the rows that draft.
 
     Worked: rows 7, 8, 9 have 5, 6, 9 positions; 7 and 9 draft. The first step writes positions
     5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
@@ -71,7 +71,7 @@ class HostSlotStitcher(SlotStitcher):
         self._host: HostStitcher | None = engines
         self._routes: list[Route] = []  # of the last passes, the latest first
         self._places: tuple[int, _SlotPlaces] | None = None  # by the cache's version
-        self._has_found_route = False  # in the last pass
+        self._has_found_route = False  # whether the last pass had to find its route
         has_draft_layer = cache.memory.has_draft_layer
         self._trained = HostTrainedDrafts(engines, cache, self._held) if has_draft_layer else None
 
@@ -115,7 +115,7 @@ class HostSlotStitcher(SlotStitcher):
     def draft_trained(self, rows: Sequence[DraftRow]) -> HostLogits:
         assert self._trained is not None, "these slots have no draft layer"
         fed = self._held.feed(rows)
-        # Rows that joined since the last pass are padded to what it accepted of another.
+        # Rows that joined since the last pass are padded to what another row had accepted in it.
         self._enlarge(len(fed) * max(len(one.tokens) for one in fed))
         return self._trained.step(rows, fed)
 
@@ -138,7 +138,7 @@ class HostSlotStitcher(SlotStitcher):
         self._routes.clear()
 
     def _run(self, rows: Sequence[StepRow]) -> HostLogits:
-        """Run a pass of rows that have left the layers they bypass."""
+        """Run a pass of rows that have already left the layers they bypass."""
         fed = [(row.row, row.plans) for row in rows]
         route = self._known_route(fed) or self._remember(self._pass_route(rows, fed))
         reads = () if self._trained is None else self._engines.reads
@@ -156,7 +156,7 @@ class HostSlotStitcher(SlotStitcher):
     def _call_engines(
         self, route: Route, rows: Sequence[StepRow], reads: Sequence[int] = ()
     ) -> None:
-        """Run a route; keep the states after as many layers as each of ``reads`` says."""
+        """Run a route; keep the states after each number of layers in ``reads``."""
         whole, layout = self._workspace.whole, route.layout
         tokens = [token for index in layout.order for token in rows[index].tokens]
         starts = [rows[index].position for index in layout.order]
@@ -185,12 +185,12 @@ class HostSlotStitcher(SlotStitcher):
         route.head.run()
 
     def _keep(self, index: int, tokens: int) -> None:
-        """Keep the states that the pass's ``tokens`` have now, the ``index``-th that are read."""
+        """Keep the current states of the pass's ``tokens`` as the ``index``-th that are read."""
         workspace = self._workspace
         workspace.trained.kept[:tokens, index] = workspace.whole.hidden_states[:tokens, 0]
 
     def _gather(self, group: TokenGroup, starts: Sequence[int]) -> None:
-        """Set where the group's rows stand, and bring its tokens together."""
+        """Set the positions of the group's rows, and gather its tokens."""
         whole = self._workspace.whole
         buffers = whole if group.tokens is None else self._workspace.gathered
         if group.rows is not None:
@@ -235,13 +235,13 @@ class HostSlotStitcher(SlotStitcher):
         return self._find_route(rows, fed)
 
     def _enlarge(self, tokens: int) -> None:
-        """Make the memory of passes large enough for ``tokens`` tokens, padding included."""
+        """Make the memory of passes large enough for ``tokens`` tokens, including padding."""
         if tokens > self._workspace.max_tokens:
             self._unbind()
             self._engines.workspace(tokens)
 
     def _lasting_route(self, rows: Sequence[StepRow], fed: Fed, slots: _SlotPlaces) -> Route:
-        """Return the route of one row alone, as an earlier text on the same memory had it."""
+        """Return the route of a single row; an earlier text in the same memory may have left it."""
         key, kept = (rows[0].plans, slots), self._workspace.layers.routes
         found: Route | None = kept.get(key)
         if found is not None:
@@ -252,7 +252,7 @@ class HostSlotStitcher(SlotStitcher):
         return route
 
     def _slot_places(self) -> _SlotPlaces:
-        """Return where the only row's slots lie, layer by layer; None if there are more rows."""
+        """Return where the only row's slots lie, layer by layer; None with several rows."""
         version = self._cache.version
         if self._places is None or self._places[0] != version:
             self._places = version, self._find_slot_places()

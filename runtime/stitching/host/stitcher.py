@@ -1,4 +1,4 @@
-"""HostStitcher: engines that run at once on the host's memory."""
+"""HostStitcher: engines that run synchronously in host memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
 from .workspace import Workspace
 
-_LEAST_TOKENS = 16  # that the memory of passes of several tokens a row holds
+_LEAST_TOKENS = 16  # minimum size of the memory of passes with several tokens per row
 
 
 class HostStitcher(Stitcher):
     """Holds engines on numpy arrays and the memory of their passes, for `HostSlotStitcher`.
 
-    ``drafts`` are the bundle's engines for drafts, loaded once they are used; None: it has none.
-    Up to ``max_rows`` rows feed a token each in the memory that is held from the start.
+    ``drafts`` are the bundle's engines for drafts, loaded on first use, or None. The memory that is
+    allocated at the start is for up to ``max_rows`` rows of one token.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class HostStitcher(Stitcher):
         return held
 
     def session(self, layer: int) -> EngineSession:
-        """Return a layer's engine; the draft layer has the number behind the last."""
+        """Return a layer's engine; the draft layer has the number after the last layer's."""
         return _session_of(self.layers, self.drafts, layer)
 
     @override
@@ -133,8 +133,8 @@ class HostStitcher(Stitcher):
     ) -> Array:
         """Run prompts from position ``start`` on, padded on the right; return states [rows, S, E].
 
-        Layer l runs row r's first ``active_lengths[l][r]`` tokens. What is computed beyond a row's
-        own length is dropped: hidden states stay as the layer below left them, keys and values are
+        Layer l runs row r's first ``active_lengths[l][r]`` tokens. Results beyond a row's own
+        length are dropped: hidden states stay as the layer below left them, and keys and values are
         never read. The states of last tokens that drafts read become `end_states`.
         """
         lengths = [len(prompt) for prompt in prompts]
@@ -203,7 +203,7 @@ def run_prefixes(
     """Run the first ``active[r]`` tokens of each row [S, E]; the others bypass the layer."""
     longest = int(active.max())
     prefixes = hidden_states[:, :longest]  # [rows, longest, E]
-    if len(active) > 1:  # one row's are as many as run, and lie together
+    if len(active) > 1:  # the prefix of a single row has no padding
         prefixes = prefixes.copy()
     run_once(session, _placed(prefixes, active, start) | cache_tensors(key, value))
     for row, length in enumerate(active):
@@ -211,7 +211,7 @@ def run_prefixes(
 
 
 def _placed(hidden_states: Array, lengths: Array, start: int) -> dict[TensorRole, Tensor]:
-    """Return what all layers read alike: hidden states [rows, S, E], and where they stand."""
+    """Return the inputs that all layers share: hidden states [rows, S, E] and their positions."""
     rows, padded, _ = hidden_states.shape
     return {
         TensorRole.HIDDEN_STATES: hidden_states,
@@ -229,6 +229,6 @@ def _positions(rows: int, length: int, start: int) -> Array:
 
 
 def _ends(prompts: Sequence[Sequence[int]]) -> Array:
-    """Return int64 [rows]: where each row's last token lies among all, padded to the longest."""
+    """Return int64 [rows]: the flat index of each row's last token, with rows padded alike."""
     longest = max(map(len, prompts))
     return np.array([row * longest + len(prompt) - 1 for row, prompt in enumerate(prompts)])

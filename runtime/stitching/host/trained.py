@@ -1,4 +1,4 @@
-"""HostTrainedDrafts: steps of a draft layer on the host, behind the states of the last pass."""
+"""HostTrainedDrafts: steps of a draft layer on the host, from the states of the last pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Fed = Sequence[FedEntries[Array]]
 
 
 class HostTrainedDrafts:
-    """Runs a draft layer for rows of a running batch, on what `HeldStates` says that they feed."""
+    """Runs a draft layer for rows of a running batch, on the tokens and states of `HeldStates`."""
 
     def __init__(self, engines: HostStitcher, cache: SlotCache, held: HeldStates[Array]) -> None:
         self._engines = engines
@@ -28,7 +28,7 @@ class HostTrainedDrafts:
         self._held = held
 
     def step(self, rows: Sequence[DraftRow], fed: _Fed) -> KeptLogits:
-        """Run a step of ``rows`` in the memory of passes, which holds all that the slots feed.
+        """Run a step of ``rows`` in the memory of passes, which has room for all that is ``fed``.
 
         See `SlotStitcher.draft_trained`.
         """
@@ -47,7 +47,7 @@ class HostTrainedDrafts:
         return KeptLogits(memory.logits, memory.token_ids)
 
     def _embed(self, memory: TrainedMemory, fed: _Fed, longest: int) -> None:
-        """Write the embeddings of all tokens, those of padding the last one's of its row."""
+        """Write the embeddings of all tokens; padding repeats its row's last one."""
         count, workspace = len(fed) * longest, self._engines.workspace()
         whole = workspace.whole
         whole.input_ids[:count, 0] = np.concatenate([one.padded(longest) for one in fed])
@@ -56,7 +56,7 @@ class HostTrainedDrafts:
         memory.joined[:count, 0] = whole.hidden_states[:count, 0]
 
     def _join(self, memory: TrainedMemory, fed: _Fed, longest: int) -> None:
-        """Write the draft layer's input, made of embeddings and states."""
+        """Write the draft layer's input, computed from embeddings and states."""
         count = len(fed) * longest
         joined = memory.joined[:count].reshape(len(fed), longest, 2, -1)
         joined[:, :, 1] = 0
@@ -84,7 +84,7 @@ class HostTrainedDrafts:
         is_split = longest > 1 and TensorRole.SEQLENS_K in self._engines.session(number).roles
         whole, rows = workspace.whole, len(starts)
         last = [self._cache.reserved(row, number) - 1 for row in self._cache.residents(number)]
-        starts = list(map(min, starts, last))  # a row at its end writes what nobody reads again
+        starts = list(map(min, starts, last))  # a row at its end writes what nothing reads again
         whole.set_rows(starts, counts if is_split else [longest] * rows, is_split=is_split)
         entries = np.array(starts)[:, None] + np.arange(longest)
         whole.position_ids[: rows * longest, 0] = entries.reshape(-1)

@@ -14,16 +14,16 @@ from ..protocol import bind
 from .bindings import LayerBindings
 from .buffers import StepBuffers
 
-_MOST_BINDINGS = 1024  # of draft engines; beyond it all are bound anew
+_MOST_BINDINGS = 1024  # of draft engines; beyond that, all are bound anew
 
 
 class TrainedMemory:
     """The memory of steps of trained drafts over up to ``max_tokens`` tokens, bound on first use.
 
-    ``kept`` [max_tokens, 3, E] are the states that the last pass left, ``read`` of the same shape
-    those of them that a step reads, ``made`` [max_tokens, 1, E] what is made
-    of them, and ``joined`` [max_tokens, 2, E] embeddings and states, from which the layer's input
-    is made in the hidden states of ``whole``. ``logits`` float32 [max_tokens, N].
+    ``kept`` [max_tokens, 3, E] has the states of the last pass, ``read`` [max_tokens, 3, E] those
+    that a step reads, and ``made`` [max_tokens, 1, E] the single states computed from them.
+    ``joined`` [max_tokens, 2, E] has embeddings and states, from which the layer's input is
+    computed into the hidden states of ``whole``. ``logits`` float32 [max_tokens, N].
     """
 
     def __init__(self, engines: TrainedEngines, whole: StepBuffers, max_tokens: int) -> None:
@@ -39,15 +39,15 @@ class TrainedMemory:
         self._bound: dict[tuple[str, int, int], Binding] = {}  # by engine and tokens
 
     def states(self, tokens: int) -> Binding:
-        """Return the call that makes the first ``tokens`` of ``made`` from ``read``."""
+        """Return the call that computes the first ``tokens`` of ``made`` from ``read``."""
         return self._joining(self._engines.states, self.read, self.made, tokens)
 
     def entry(self, tokens: int) -> Binding:
-        """Return the call that makes as many hidden states from ``joined``."""
+        """Return the call that computes as many hidden states from ``joined``."""
         return self._joining(self._engines.entry, self.joined, self._whole.hidden_states, tokens)
 
     def head(self, tokens: int, chosen: int) -> Binding:
-        """Return the head's call for those of ``tokens`` whose ``chosen`` places are given."""
+        """Return the head's call for ``chosen`` of ``tokens`` tokens, whose places are an input."""
         tensors = {
             **self._whole.tensors(tokens),
             TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
@@ -84,11 +84,11 @@ class TrainedMemory:
 
 
 class Workspace:
-    """Two sets of buffers for passes over up to ``max_tokens`` tokens, and what is bound to them.
+    """Two sets of buffers for passes over up to ``max_tokens`` tokens, and their bindings.
 
-    Embedding and heads work on ``whole``; layers too, or on ``gathered`` where their rows are.
-    It outlives calls, and so do its bindings, which are made on first use; ``session`` returns a
-    layer's engine.
+    Embedding and heads use ``whole``; layers use it, too, or ``gathered`` if their rows are
+    gathered. It outlives calls, and so do its bindings, which are created on first use. ``session``
+    returns a layer's engine.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class Workspace:
         self.gathered = StepBuffers(embed.spec, head.spec, max_tokens)
         self.layers = LayerBindings(session, self.whole, self.gathered)
         self.head_positions = np.zeros(max_tokens, np.int64)
-        self._narrow_logits: Array | None = None  # float32 [max_tokens, N], of the narrow head
-        self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
-        self._draft_heads: dict[tuple[int, int], Binding] = {}  # by tokens, chosen ones
+        self._narrow_logits: Array | None = None  # float32 [max_tokens, N] of the narrow head
+        self._ends: dict[int, tuple[Binding, Binding]] = {}  # by number of tokens in a pass
+        self._draft_heads: dict[tuple[int, int], Binding] = {}  # by numbers of tokens, chosen ones
         self._trained: TrainedMemory | None = None
 
     @property
@@ -131,8 +131,8 @@ class Workspace:
     def draft_head(self, tokens: int, chosen: int) -> Binding:
         """Return the head of drafts for ``chosen`` of the first ``tokens`` tokens.
 
-        It is the bundle's narrow head, or the model's own without one. The positions are read from
-        ``head_positions`` int64 when it runs, and the results are `draft_logits`.
+        It is the bundle's narrow head, or else the model's own. When it runs, it reads the tokens'
+        places from ``head_positions`` int64 and writes `draft_logits`.
         """
         key = tokens, chosen
         if key not in self._draft_heads:
