@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..bundle import EngineBundle
     from .device import Device
 
-_MOST_ACCEPTED = 4096  # signatures per engine: prompts of each length have one of their own
+_MOST_ACCEPTED = 4096  # signatures per engine; each length of prompt has its own
 _DEVICE = re.compile(r"(cpu$|cuda|rehearsal)(?::(\d{1,9}))?")
 
 
@@ -134,7 +134,7 @@ class EngineBackend(ABC):
         """Load one engine of ``bundle``; ``bucket`` is one of ``spec.buckets``, if it has any."""
 
     def load_choice(self, bundle: EngineBundle, candidates: EngineSpec) -> EngineSession | None:
-        """Load the engine that guesses tokens behind ``candidates``; None if it can't run here."""
+        """Load the engine that guesses tokens from ``candidates``; None if it can't run here."""
         return None
 
     def hashes_weights(self, spec: EngineSpec) -> bool:

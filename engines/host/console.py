@@ -204,7 +204,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> st
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` as one Markdown line that renders literally: ``<sep>``, | and all."""
+    """Return ``text`` as one Markdown line that renders literally, even ``<sep>`` and |."""
     line = html.escape(" ".join(text.split()), quote=False)
     return _MARKUP.sub(r"\\\g<0>", line)
 

@@ -24,7 +24,7 @@ class OptionFile:
 
     @classmethod
     def read(cls, path: str) -> OptionFile:
-        """Read a file. Raises UsageError for what is not a mapping in YAML or TOML."""
+        """Read a file. Raises UsageError unless it is a mapping in YAML or TOML."""
         suffix = Path(path).suffix
         if suffix not in (".yaml", ".yml", ".toml"):
             raise UsageError(path, f"ends in {suffix!r}; allowed: .yaml, .yml, .toml")

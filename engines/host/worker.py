@@ -26,7 +26,7 @@ _STDERR_SHOWN = 2000  # characters, from the end
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker may use, for work on content that nobody vouches for.
+    """Limits on the resources of a worker that processes untrusted content.
 
     ``seconds`` of processor time and ``memory`` in bytes of address space, which the kernel
     enforces, and ``wall`` seconds from the request to the report.

@@ -81,7 +81,7 @@ class BuilderFacts:
     """Capabilities of this machine as a builder for ``target``."""
 
     version: str  # of TensorRT
-    gpu: str | None  # None: there is none
+    gpu: str | None  # None without a GPU
     compute_capability: str | None  # of that GPU, e.g. 9.0
     driver: str | None  # newest CUDA that the driver supports, e.g. 13.0
     compute_capabilities: tuple[str, ...]  # that plans can be built for without such a GPU

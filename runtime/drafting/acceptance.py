@@ -131,7 +131,7 @@ class SourceAcceptance:
             self._forget_unchecked()
 
     def _forget_unchecked(self) -> None:
-        """Let classes begin anew in which nothing was checked for long, as it seemed not to pay."""
+        """Let classes without a checked guess for long begin anew: they did not seem to pay."""
         for one, prior in enumerate(self._priors):
             self._unchecked[one] += 1
             if self._unchecked[one] >= _STALE:

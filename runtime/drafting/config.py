@@ -168,7 +168,7 @@ class _Reading:
         return DraftPart(name, int(number))
 
     def check_order(self, parts: tuple[DraftPart, ...]) -> None:
-        """Refuse a part that is named twice, or that would never be asked."""
+        """Refuse a part that is named twice, or that would never be used."""
         for index, part in enumerate(parts):
             if any(part.name == other.name for other in parts[:index]):
                 self.problems.append(f"{part.name!r} is named twice; name it once")

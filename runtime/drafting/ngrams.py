@@ -153,7 +153,7 @@ class NGramTables:
 
 
 class LookupIndex:
-    """Where each 2- to 4-gram of one text occurred last, to find what followed it.
+    """Maps each 2- to 4-gram of one text to its last occurrence, to find what followed it.
 
     Worked: after ``x y z … x y`` it proposes ``z`` and what followed it.
     """

@@ -26,7 +26,7 @@ class Limits:
 
     Up to ``max_rows`` completions run at once, each with up to ``max_positions`` tokens of prompt
     and text, in ``kv_bytes`` of KV memory. One prefill call takes up to ``prefill_tokens``, from at
-    most ``prefill_rows`` prompts of up to ``prompt_tokens`` each, if the engines were built for
+    most ``prefill_rows`` prompts of up to ``prompt_tokens`` each, if the engines have such
     limits. ``kv_buckets`` are the static capacities of the engines, ascending, or empty if they
     take any capacity. With ``pads_rows``, on a device, steps run on 1, 2, 4, … rows, and all slots
     of a batch have ``capacity`` positions, including padding if rows feed several tokens.

@@ -88,7 +88,7 @@ class Schedulable(Protocol):
 
     @property
     def client(self) -> str:
-        """The name of the client that asks."""
+        """The name of the client that sent the request."""
 
 
 R = TypeVar("R", bound=Schedulable)
@@ -230,7 +230,7 @@ class Scheduler(Generic[R]):
         return self._slots - self.running_rows
 
     def _group(self) -> list[R]:
-        """Return the next request, if it fits, and others of similar length that fit beside it."""
+        """Return the next request, if it fits, and others of similar length that fit with it."""
         group: list[R] = []
         free = self._free()
         shortest = longest = 0

@@ -74,7 +74,7 @@ def _limit_time() -> None:
 def _compiled(environment: Any, source: str) -> tuple[Any, tuple[bytes, bytes]]:  # noqa: ANN401
     """Return the template, None if it can't be compiled, and the answer.
 
-    The answer is a JSON list of the variables that the template reads, or what is wrong with it.
+    The answer is a JSON list of the variables that the template reads, or its error.
     """
     from jinja2 import TemplateError, TemplateSyntaxError, meta
 
@@ -221,5 +221,5 @@ def _write(kind: bytes, content: bytes) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except BrokenPipeError:  # the parent has gone
+    except BrokenPipeError:  # the parent has ended
         sys.exit(1)

@@ -39,7 +39,7 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that count
     "parallel_tool_calls": (True, *ASKS_FOR_NOTHING),
     "modalities": (["text"], *ASKS_FOR_NOTHING),
     "response_format": ({"type": "text"}, *ASKS_FOR_NOTHING),
-    "web_search_options": (False,),  # an empty object asks for a search
+    "web_search_options": (False,),  # an empty object requests a search
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "service_tier": ("auto", "default"),

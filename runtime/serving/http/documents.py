@@ -1,4 +1,4 @@
-"""Results as OpenAI's documents, and the answers and events that carry them."""
+"""Results in OpenAI's JSON form, and the answers and events that carry them."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ def usage(outputs: Iterable[RequestOutput], *, counts_drafts: bool = False) -> d
 
     ``realised_depth`` leaves out each text's first token, which belongs to its prompt. Times are
     those of the engine: ``time_to_first_token`` on average over the texts, and ``decode_seconds``
-    from each text's first token to its last, summed over the texts, so that tokens behind the first
-    over ``decode_seconds`` is the speed of one text. With ``counts_drafts``, passes and drafted
+    from each text's first token to its last, summed over the texts, so that the number of later
+    tokens ÷ ``decode_seconds`` is the speed of one text. With ``counts_drafts``, passes and drafted
     tokens of all texts are added.
     """
     prompt_tokens = completion_tokens = later_tokens = layers = 0

@@ -157,11 +157,11 @@ class DeviceStitcher(Stitcher):
         padded = max(map(len, prompts))
         last = [index * padded + len(prompt) - 1 for index, prompt in enumerate(prompts)]
 
-        def behind(layer: int, states: DeviceTensor) -> None:
+        def after_layer(layer: int, states: DeviceTensor) -> None:
             self._keep_ends(layer, states)
             after(layer)
 
-        states = self._run(prompts, 0, active_lengths, last, bucket, caches, behind)
+        states = self._run(prompts, 0, active_lengths, last, bucket, caches, after_layer)
         return self._logits_of(states, len(prompts))
 
     @override

@@ -125,7 +125,7 @@ class Route:
     """The calls of a pass, which passes reuse while the cache has this ``version``."""
 
     version: int
-    made_of: Fed | Drafted  # its key
+    made_of: Fed | Drafted  # its key: rows and the plans of their tokens, as given
     layout: PassLayout
     stops: list[Stop]
     embed: Binding

@@ -57,7 +57,7 @@ class HostSlotStitcher(SlotStitcher):
     nothing reads again. The head runs only on the rows that draft.
 
     Worked: rows 7, 8, 9 have 5, 6, 9 positions; 7 and 9 draft. The first step writes positions
-    5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
+    5, 6, 9, the second 6, 6, 10, and the pass after them begins again at 5, 6, 9.
     """
 
     def __init__(
