@@ -37,7 +37,7 @@ def count_ngrams(
     """Return rows of the n-grams of ``texts``: tokens, and the index of the first that counts.
 
     An n-gram is kept if one token followed it twice or more, unless a shorter n-gram proposes that
-    token with at least the same share. At most the ``most`` frequent ones are kept.
+    token with at least the same share. At most ``most`` are kept, the most frequent ones.
     """
     counted: dict[tuple[int, ...], dict[int, int]] = {}
     for tokens, start in texts:
