@@ -13,5 +13,5 @@ from text_bundles import STRUCTURE, export_text_bundle
 def text_bundle(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Return a bundle of 6 layers with a tokenizer of bytes; its schedule is 2x, horizon 4."""
+    """Return a bundle of 6 layers with a byte tokenizer and the schedule 2x of horizon 4."""
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))

@@ -1,4 +1,4 @@
-"""NativeCalls: what the program answers, and what happens if it ends."""
+"""NativeCalls reports a program that exits, and passes it an ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HELLO = 'echo \'{"description": "x"}\''
 GREEDY = SamplingParams.fixed(temperature=0, max_tokens=2)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
-    """Let ``script`` of the shell take the place of the program."""
+def replace_program(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """Replace the program by a shell script."""
     program = folder / "skipdec-calls"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -30,10 +30,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None
 @pytest.mark.parametrize(
     "script", [f"exec <&-; {HELLO}", f"{HELLO}; read call", f"{HELLO}; read call; printf '{{'"]
 )
-def test_a_program_that_ends_is_an_error_of_ours(
+def test_a_program_that_exits_raises_an_error(
     script: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    stand_in(monkeypatch, tmp_path, script)
+    replace_program(monkeypatch, tmp_path, script)
     with (
         NativeCalls.open(tmp_path, threads=1, max_batch_size=1) as native,
         pytest.raises(EnvironmentMismatchError, match="has ended"),
@@ -41,10 +41,12 @@ def test_a_program_that_ends_is_an_error_of_ours(
         native.run([[5]], GREEDY, schedule=ExitSchedule.full(2))
 
 
-def test_the_onnxruntime_that_a_user_names_is_used(
+def test_the_program_uses_the_onnxruntime_that_the_user_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    stand_in(monkeypatch, tmp_path, f'echo "{{\\"description\\": \\"${ONNXRUNTIME_VARIABLE}\\"}}"')
+    replace_program(
+        monkeypatch, tmp_path, f'echo "{{\\"description\\": \\"${ONNXRUNTIME_VARIABLE}\\"}}"'
+    )
     monkeypatch.setenv(ONNXRUNTIME_VARIABLE, "/my/libonnxruntime.so")
     with NativeCalls.open(tmp_path, threads=1, max_batch_size=1) as native:
         assert native.description == "/my/libonnxruntime.so"

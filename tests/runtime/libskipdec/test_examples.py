@@ -1,4 +1,4 @@
-"""The programs of examples/cpp and docs/cpp.md, installed, generate the right texts."""
+"""Programs of examples/cpp and docs/cpp.md, once installed, generate the right texts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def expected(bundle: Path, prompt: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize("program", ["generate", "generate-c"])
-def test_an_embedding_writes_the_same_text_as_skipdec_run(text_bundle: Path, program: str) -> None:
+def test_example_programs_write_the_same_text_as_skipdec_run(
+    text_bundle: Path, program: str
+) -> None:
     output = output_of(built_examples() / program, text_bundle, "Hello", "2x")
     greedy = ("--temperature", "0", "--max-tokens", "32", "--schedule", "2x")
     wanted = expected(text_bundle, "Hello", *greedy)
@@ -54,7 +56,7 @@ def test_an_embedding_writes_the_same_text_as_skipdec_run(text_bundle: Path, pro
     assert output.count("sampled: ") == (2 if program == "generate" else 0)
 
 
-def test_the_first_program_of_the_page_writes_a_sentence(tmp_path: Path) -> None:
+def test_the_program_in_the_docs_writes_a_sentence(tmp_path: Path) -> None:
     built_examples()
     (program,) = blocks("docs/cpp.md", "cpp")
     (linked,) = blocks("docs/cpp.md", "cmake")
@@ -74,7 +76,7 @@ def test_the_first_program_of_the_page_writes_a_sentence(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("program", ["generate", "generate-c"])
-def test_an_embedding_reports_errors(program: str) -> None:
+def test_example_programs_report_errors(program: str) -> None:
     command = [built_examples() / program, "nowhere", "Hello", "4x"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 1
@@ -84,7 +86,7 @@ def test_an_embedding_reports_errors(program: str) -> None:
 
 @contextmanager
 def serving(bundle: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Return the service and its address."""
+    """Run the example server and yield its process and address."""
     server = built_examples() / "server"
     if not server.exists():
         pytest.skip("no server: libcpp-httplib-dev or nlohmann-json3-dev is missing")
@@ -105,7 +107,7 @@ def address(text_bundle: Path) -> Iterator[str]:
         yield netloc
 
 
-def asked(netloc: str, body: object) -> tuple[int, bytes]:
+def post_completion(netloc: str, body: object) -> tuple[int, bytes]:
     """Return the status and content of POST /v1/completions."""
     with closing(HTTPConnection(netloc, timeout=60)) as connection:
         content = body if isinstance(body, bytes) else json.dumps(body)
@@ -124,16 +126,20 @@ def events_of(content: bytes) -> list[str]:
     return [event.removeprefix("data: ") for event in content.decode().split("\n\n")[:-1]]
 
 
-def test_the_service_streams_what_it_answers_whole(text_bundle: Path, address: str) -> None:
+def test_a_streamed_answer_has_the_same_text_as_a_whole_one(
+    text_bundle: Path, address: str
+) -> None:
     body = {"prompt": "Hello", "max_tokens": 30, "temperature": 0.9, "top_p": 0.95, "seed": 7}
-    status, content = asked(address, body | {"schedule": "2x"})
+    status, content = post_completion(address, body | {"schedule": "2x"})
     answer = json.loads(content)
     (choice,) = answer["choices"]
     assert status == 200
     assert {str(count) for count in answer["layers"]} == set(answer["layer_sets"])
     assert all(len(layers) == int(count) for count, layers in answer["layer_sets"].items())
     assert choice["finish_reason"] == "length"
-    *events, done = events_of(asked(address, body | {"schedule": "2x", "stream": True})[1])
+    *events, done = events_of(
+        post_completion(address, body | {"schedule": "2x", "stream": True})[1]
+    )
     assert done == "[DONE]"
     pieces = [json.loads(event)["choices"][0]["text"] for event in events]
     assert "".join(pieces) == choice["text"]
@@ -159,15 +165,15 @@ def test_the_service_streams_what_it_answers_whole(text_bundle: Path, address: s
         ({"prompt": "a\0b"}, "prompt | has a zero byte"),
     ],
 )
-def test_bad_input_is_answered_with_the_librarys_words(
+def test_bad_input_is_answered_with_the_librarys_error_message(
     address: str, body: object, words: str
 ) -> None:
-    status, content = asked(address, body)
+    status, content = post_completion(address, body)
     assert status == 400
     assert words in json.loads(content)["error"]["message"]
 
 
-def test_streams_whose_clients_go_away_are_cancelled(address: str) -> None:
+def test_streams_of_disconnected_clients_are_cancelled(address: str) -> None:
     content = json.dumps(LONG)
     request = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(content)}\r\n\r\n{content}"
     before = health(address)["aborted"]
@@ -175,7 +181,7 @@ def test_streams_whose_clients_go_away_are_cancelled(address: str) -> None:
     for _ in range(50):
         with socket.create_connection((host, int(port))) as client:
             client.sendall(request.encode())
-    assert asked(address, {"prompt": "a"})[0] == 200  # behind them
+    assert post_completion(address, {"prompt": "a"})[0] == 200  # queued after them
     for _ in range(1000):
         if (now := health(address))["running"] + now["waiting"] == 0:
             break
@@ -183,14 +189,14 @@ def test_streams_whose_clients_go_away_are_cancelled(address: str) -> None:
     assert now["aborted"] > before
 
 
-def test_sigterm_lets_streams_come_to_their_end(text_bundle: Path) -> None:
+def test_sigterm_lets_running_streams_finish(text_bundle: Path) -> None:
     with serving(text_bundle) as (process, netloc), ExitStack() as stack:
         streams = []
         for _ in range(20):
             connection = stack.enter_context(closing(HTTPConnection(netloc, timeout=60)))
             connection.request("POST", "/v1/completions", json.dumps(LONG))
             streams.append(connection)
-        responses = [connection.getresponse() for connection in streams]  # begun
+        responses = [connection.getresponse() for connection in streams]  # all have begun
         process.send_signal(signal.SIGTERM)
         assert {events_of(response.read())[-1] for response in responses} == {"[DONE]"}
         assert process.wait(timeout=60) == 0

@@ -1,4 +1,4 @@
-"""Find libskipdec, or explain how to get it."""
+"""libskipdec is found, or an error explains how to get it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from skipdec.runtime.measuring import doctor
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the empty folder in which libskipdec is searched."""
+    """Return the empty folder in which libskipdec is looked for."""
     monkeypatch.setattr(paths, "_ROOT", tmp_path)
     return tmp_path
 
 
-def test_an_installation_without_it_says_how_to_get_it(
+def test_a_missing_libskipdec_is_reported_with_the_install_command(
     installation: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"libskipdec \| .*g\+\+.*run: pip install"):
@@ -37,7 +37,7 @@ def test_an_installation_without_it_says_how_to_get_it(
 
 
 @pytest.mark.parametrize("named", [None, "/elsewhere/libonnxruntime.so"])
-def test_skipdec_run_starts_the_program_on_this_onnx_runtime(
+def test_skipdec_run_passes_an_onnx_runtime_to_the_program(
     installation: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
 ) -> None:
     (installation / "lib").mkdir()
@@ -53,7 +53,7 @@ def test_skipdec_run_starts_the_program_on_this_onnx_runtime(
     assert environment["SKIPDEC_ONNXRUNTIME"] == (named or str(onnxruntime_library()))
 
 
-def test_skipdec_run_says_how_to_get_it(
+def test_skipdec_run_without_libskipdec_prints_the_install_command(
     installation: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -63,7 +63,7 @@ def test_skipdec_run_says_how_to_get_it(
 
 
 @pytest.mark.parametrize("content", [b"", b"of another processor"])
-def test_one_of_another_machine_is_refused(installation: Path, content: bytes) -> None:
+def test_a_library_of_another_machine_is_refused(installation: Path, content: bytes) -> None:
     (installation / "lib").mkdir()
     (installation / "lib" / "libskipdec.so.1").write_bytes(content)
     with pytest.raises(EnvironmentMismatchError, match=r"can't be loaded .*install skipdec again"):
@@ -78,14 +78,14 @@ def test_one_of_another_machine_is_refused(installation: Path, content: bytes) -
         ("invalid ELF header", "install skipdec again on this machine"),
     ],
 )
-def test_a_library_that_a_limit_keeps_out_is_not_to_be_installed_again(
+def test_a_library_that_cannot_be_loaded_is_reported_with_its_remedy(
     words: str, remedy: str
 ) -> None:
     assert remedy in str(unloadable(Path("libskipdec.so.1"), OSError(f"libskipdec.so.1: {words}")))
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("options", "printed"),
     [
         (["--cflags"], "-I{0}/include"),
         (["--libs"], "-L{0}/lib -Wl,-rpath,{0}/lib -l:libskipdec.so.1"),
@@ -93,23 +93,23 @@ def test_a_library_that_a_limit_keeps_out_is_not_to_be_installed_again(
         (["--libdir", "--pkgconfigdir"], "{0}/lib {0}/lib/pkgconfig"),
     ],
 )
-def test_flags_and_folders_are_told_in_the_order_asked(
-    installation: Path, capsys: pytest.CaptureFixture[str], asked: list[str], told: str
+def test_skipdec_config_prints_flags_and_folders_in_the_given_order(
+    installation: Path, capsys: pytest.CaptureFixture[str], options: list[str], printed: str
 ) -> None:
     (installation / "lib").mkdir()
     (installation / "lib" / "libskipdec.so.1").touch()
-    config_program.main(asked)
-    assert capsys.readouterr().out == told.format(installation.resolve()) + "\n"
+    config_program.main(options)
+    assert capsys.readouterr().out == printed.format(installation.resolve()) + "\n"
 
 
-@pytest.mark.parametrize("asked", [[], ["--lib"], ["--cflags", "opt"]])
-def test_nothing_and_unknown_options_are_refused(asked: list[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["--lib"], ["--cflags", "opt"]])
+def test_skipdec_config_refuses_missing_and_unknown_options(options: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        config_program.main(asked)
+        config_program.main(options)
     assert end.value.code == 2
 
 
-def test_asking_for_flags_loads_neither_numpy_nor_typer() -> None:
+def test_skipdec_config_imports_neither_numpy_nor_typer() -> None:
     code = (
         "import sys; from skipdec.runtime.libskipdec import config_program\n"
         "assert not {'numpy', 'typer', 'pydantic', 'rich'} & set(sys.modules)"

@@ -1,4 +1,4 @@
-"""GoogleTest cases that need no Python."""
+"""Run the GoogleTest cases of units/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from programs import built_program
 
 
-def test_every_case_of_googletest_passes(tmp_path: Path) -> None:
+def test_every_googletest_case_passes(tmp_path: Path) -> None:
     program = built_program("skipdec-tests")
     report = tmp_path / "report.json"
     done = subprocess.run(
@@ -19,7 +19,7 @@ def test_every_case_of_googletest_passes(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if not report.exists():  # it crashed
+    if not report.exists():  # the program crashed
         pytest.fail(f"exit code {done.returncode}\n{done.stdout[-20_000:]}")
     failed = [
         f"{suite['name']}.{case['name']}\n{failure['failure']}"

@@ -51,19 +51,19 @@ def printed_by_python(*arguments: object) -> str:
 
 
 def lines_of(output: str) -> list[str]:
-    """Split at newlines only, as a text may hold other line ends of ``splitlines``."""
+    """Split at newlines only: a text may contain other line ends of ``splitlines``."""
     return output.removesuffix("\n").split("\n")
 
 
-def timeless(document: dict[str, Any]) -> dict[str, Any]:
-    """Remove what depends on timing; round log-probabilities to four digits."""
+def comparable(document: dict[str, Any]) -> dict[str, Any]:
+    """Remove fields that differ between runtimes or runs; round floats to four digits."""
     left_out = ("seconds", "tokens_per_second", "kernels")
     kept = {name: value for name, value in document.items() if name not in left_out}
     rounded = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 4))
     return dict(rounded)
 
 
-def test_a_rendered_chat_has_the_tokens_of_python(
+def test_a_rendered_chat_gives_the_same_tokens_as_in_python(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     template = "{{ '<s>user: ' if messages[0].content == 'Hi' }}{{ messages[0].content }}</s>"
@@ -101,12 +101,12 @@ def test_a_rendered_chat_has_the_tokens_of_python(
     ],
     ids=["greedy", "sampled", "stopped"],
 )
-def test_its_json_is_that_of_skipdec_generate(
+def test_json_output_equals_that_of_skipdec_generate(
     text_bundle: Path, arguments: tuple[str, ...], own: tuple[str, ...], params: dict[str, Any]
 ) -> None:
     document = json.loads(run(text_bundle, *arguments, *own, "--json").stdout)
     expected = printed_by_python(text_bundle, *arguments, *command_line.config(params=params))
-    assert timeless(document) == timeless(json.loads(expected))
+    assert comparable(document) == comparable(json.loads(expected))
 
 
 @pytest.mark.usefixtures("own_thread_pools")
@@ -120,7 +120,7 @@ def test_a_stream_marks_drafted_tokens_as_skipdec_generate_does(text_bundle: Pat
     assert "drafted" not in lines_of(run(*arguments, "--json").stdout)[0]
 
 
-def test_a_stream_is_the_text_of_the_whole(text_bundle: Path) -> None:
+def test_a_stream_has_the_same_text_as_whole_output(text_bundle: Path) -> None:
     arguments = (text_bundle, "-p", "Hello", "--seed", "1", "--max-tokens", "30")
     streamed = run(*arguments, "--stream", "-q")
     whole = run(*arguments)
@@ -136,12 +136,12 @@ def test_the_summary_names_the_horizon_of_schedules_that_have_one(text_bundle: P
     assert ", horizon 4, realised" in run(*arguments, "--schedule", "2x").stderr
 
 
-def test_the_summary_counts_drafts_of_an_engine_that_has_some(text_bundle: Path) -> None:
+def test_the_summary_counts_drafted_tokens_if_drafts_are_on(text_bundle: Path) -> None:
     assert "drafted tokens" not in run(text_bundle, "a", "--draft", " OFF").stderr
     assert "drafted tokens" in run(text_bundle, "a", "--draft", "own,exact=no").stderr
 
 
-def test_several_completions_stand_under_headings(text_bundle: Path) -> None:
+def test_each_of_several_completions_has_a_heading(text_bundle: Path) -> None:
     output = run(text_bundle, "a", "-p", "b", "--n", "2", "--seed", "1").stdout
     headings = [line for line in output.splitlines() if line.startswith("# ")]
     assert headings == ["# a [0]", "# a [1]", "# b [0]", "# b [1]"]
@@ -149,7 +149,7 @@ def test_several_completions_stand_under_headings(text_bundle: Path) -> None:
 
 @pytest.mark.usefixtures("own_thread_pools")
 @pytest.mark.parametrize("prompts", [("-p", "a"), ("-p", "a", "-p", "b")])
-def test_headings_are_those_of_skipdec_generate(
+def test_headings_equal_those_of_skipdec_generate(
     text_bundle: Path, prompts: tuple[str, ...]
 ) -> None:
     arguments = (text_bundle, *prompts, "--n", "2", "--seed", "1", "--max-tokens", "2")
@@ -157,7 +157,7 @@ def test_headings_are_those_of_skipdec_generate(
     assert run(*arguments).stdout == done.stdout
 
 
-def test_a_stdin_that_cannot_be_read_is_named(text_bundle: Path) -> None:
+def test_an_unreadable_stdin_is_reported(text_bundle: Path) -> None:
     command = [built_app("skipdec-run"), str(text_bundle), "-"]
     folder = os.open("/", os.O_RDONLY)
     done = subprocess.run(command, stdin=folder, stderr=subprocess.PIPE, env=ENVIRONMENT)
@@ -167,7 +167,7 @@ def test_a_stdin_that_cannot_be_read_is_named(text_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-p", "-")])
-def test_a_pipe_is_a_prompt_without_its_last_line_feed(
+def test_piped_text_is_the_prompt_without_its_last_line_feed(
     text_bundle: Path, arguments: tuple[str, ...]
 ) -> None:
     greedy = ("--temperature", "0")
@@ -184,7 +184,7 @@ def test_token_ids_need_no_tokenizer(exported: Callable[..., Path]) -> None:
     assert "tokenizer" in run(bundle, "text", code=2).stderr
 
 
-def test_a_model_that_exits_early_may_skip_its_top_layers_only(
+def test_an_early_exit_model_warns_if_other_than_top_layers_are_skipped(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     bundle = exported("no_bias", early_exit=True)
@@ -264,7 +264,7 @@ def test_signals_end_completions_and_keep_partial_output(
     assert "abort" in {delta["finish_reason"] for delta in deltas}
 
 
-def test_a_closed_pipe_ends_it(text_bundle: Path) -> None:
+def test_a_closed_pipe_ends_the_program(text_bundle: Path) -> None:
     command = [built_app("skipdec-run"), str(text_bundle), *LONG]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -277,7 +277,7 @@ def test_a_closed_pipe_ends_it(text_bundle: Path) -> None:
         assert process.stderr.read() == ""
 
 
-def reshape_to_nothing(graph: onnx.GraphProto) -> None:
+def add_failing_reshape(graph: onnx.GraphProto) -> None:
     """Make a layer load but fail at each run: its hidden states never have 1,009 rows."""
     output = graph.output[0]
     shape = np.array([1009, 1, output.type.tensor_type.shape.dim[2].dim_value], np.int64)
@@ -290,11 +290,11 @@ def reshape_to_nothing(graph: onnx.GraphProto) -> None:
 
 
 @pytest.mark.parametrize("stream", [(), ("--stream", "--json")], ids=["whole", "stream"])
-def test_it_ends_with_the_error_where_an_engine_fails_for_good(
+def test_a_permanently_failing_engine_ends_the_program_with_its_error(
     text_bundle: Path, tmp_path: Path, stream: tuple[str, ...]
 ) -> None:
     broken = copy_bundle(text_bundle, tmp_path)
-    edit_graph(broken, "layer_001", reshape_to_nothing)
+    edit_graph(broken, "layer_001", add_failing_reshape)
     done = run(broken, *stream, "--max-batch-size", "1", *("-p", "a") * 6, code=1)
     assert "engine layer_001 | ONNX Runtime failed to run it" in done.stderr
     ends = [json.loads(line)["finish_reason"] for line in done.stdout.splitlines()]

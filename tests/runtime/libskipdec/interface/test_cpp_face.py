@@ -1,4 +1,4 @@
-"""skipdec.hpp: ranges, callbacks and closing handles, in any order."""
+"""Run cpp_face.cpp, which tests ranges, callbacks and handles of skipdec.hpp."""
 
 from __future__ import annotations
 

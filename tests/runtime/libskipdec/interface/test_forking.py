@@ -1,4 +1,4 @@
-"""Children forked while an engine is open get a named error, and none hangs."""
+"""Children forked while an engine is open get a clear error and never hang."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def lines(exported: Callable[..., Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("child", ["first", "again", "release"])
-def test_a_child_may_open_an_engine_while_its_parent_has_none(lines: list[str], child: str) -> None:
+def test_allowed_calls_in_a_child_succeed(lines: list[str], child: str) -> None:
     assert f"{child} exits with 4" in lines
 
 
-def test_exit_in_a_child_runs_its_own_handlers_and_ends(lines: list[str]) -> None:
+def test_exit_in_a_child_runs_its_own_handlers_and_returns_its_code(lines: list[str]) -> None:
     assert lines[lines.index("exit: its own handler") + 1] == "exit exits with 3"
 
 
 @pytest.mark.parametrize("child", ["open", "submit", "wait", "poll", "read"])
-def test_forbidden_calls_in_a_child_are_refused_by_name(lines: list[str], child: str) -> None:
+def test_forbidden_calls_in_a_child_are_refused(lines: list[str], child: str) -> None:
     assert f"{child} exits with 101" in lines
     (words,) = [line for line in lines if line.startswith(f"{child}: ")]
     assert "fork" in words

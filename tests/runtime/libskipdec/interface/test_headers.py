@@ -61,18 +61,18 @@ def test_a_header_compiles_alone_without_a_warning(
     assert result.returncode == 0, result.stderr
 
 
-def test_the_cpp_face_includes_the_standard_library_and_the_c_header_alone() -> None:
+def test_the_cpp_header_includes_only_the_standard_library_and_the_c_header() -> None:
     included = re.findall(r"^#include (\S+)", CPP_HEADER, re.MULTILINE)
     assert included.pop() == '"skipdec.h"'
     assert all(re.fullmatch(r"<[a-z_]+>", name) for name in included)
 
 
-def test_the_cpp_face_has_every_call() -> None:
+def test_the_cpp_header_calls_every_c_function() -> None:
     declared = set(re.findall(r"\b(skipdec_\w+)\(", C_HEADER))
     assert len(declared) > 20
     used = set(re.findall(r"\b(skipdec_\w+)\(", CPP_HEADER))
     only_in_c = {"skipdec_version", "skipdec_status_name"}
-    only_in_c |= {"skipdec_submit_text", "skipdec_submit_tokens"}  # skipdec_submit_many of one
+    only_in_c |= {"skipdec_submit_text", "skipdec_submit_tokens"}  # submit_many covers both
     assert declared - used == only_in_c
 
 
@@ -80,11 +80,11 @@ def test_the_cpp_face_has_every_call() -> None:
     ("struct", "set_otherwise"),
     [
         ("options", {"size"}),
-        # with what is pointed to, or as an optional value
+        # set together with an array or a callback, or as an optional value
         ("params", {"size", "has_seed", "num_stop", "num_stop_token_ids", "callback", "user_data"}),
     ],
 )
-def test_every_field_has_a_setter_of_its_name(struct: str, set_otherwise: set[str]) -> None:
+def test_every_field_has_a_setter_with_its_name(struct: str, set_otherwise: set[str]) -> None:
     body = re.search(rf"typedef struct skipdec_{struct} {{(.*?)}}", C_HEADER, re.DOTALL)
     assert body is not None
     declarations = re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)
@@ -95,8 +95,8 @@ def test_every_field_has_a_setter_of_its_name(struct: str, set_otherwise: set[st
     assert fields - set_otherwise <= setters
 
 
-def test_no_name_is_defined_twice() -> None:
-    # The linker takes either of two types of one name, and neither fits the other's code.
+def test_no_type_name_is_defined_twice() -> None:
+    # Of two types with one name, the linker keeps the functions of either for both.
     source = INCLUDE.parent / "src"
     defined = [
         name

@@ -1,4 +1,4 @@
-"""Programs find the installed library by find_package, pkg-config and skipdec-config."""
+"""Programs find the installed library with find_package, pkg-config and skipdec-config."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ CPP_PROJECT = PROJECT.replace("LANGUAGES C)", "LANGUAGES CXX)\nset(CMAKE_CXX_STA
 
 
 @pytest.fixture(scope="module")
-def by_cmake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return ``lib`` of a CMake installation that was moved afterwards."""
+def cmake_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the library folder of a CMake installation that was moved."""
     built_program("all")
     folder = tmp_path_factory.mktemp("installed")
     installation = ["cmake", "--install", str(FOLDER), "--prefix", str(folder / "first")]
@@ -52,14 +52,14 @@ def by_cmake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_pip() -> Path:
+def pip_lib() -> Path:
     try:
         return native_paths().library.parent
     except EnvironmentMismatchError as error:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=["by_cmake", "by_pip"])
+@pytest.fixture(params=["cmake_lib", "pip_lib"])
 def lib(request: pytest.FixtureRequest) -> Path:
     found: Path = request.getfixturevalue(request.param)
     return found
@@ -67,64 +67,66 @@ def lib(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Return the path of the program to build, beside its source and project."""
+    """Write a project and return the path of the program to build from it."""
     (tmp_path / "main.c").write_text(SOURCE)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     return tmp_path / "build" / "embeds"
 
 
-def told(command: list[str], **variables: str) -> str:
+def output_of(command: list[str], **variables: str) -> str:
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}, check=True
     )
     return done.stdout.strip()
 
 
-def test_cmake_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) -> None:
+def test_cmake_finds_the_library_even_in_a_moved_installation(lib: Path, program: Path) -> None:
     if shutil.which("cmake") is None:
         pytest.skip("no cmake here")
     folders = ["-S", str(program.parents[1]), "-B", str(program.parent)]
-    told(["cmake", *folders, f"-Dskipdec_DIR={lib / 'cmake' / 'skipdec'}"])
-    told(["cmake", "--build", str(program.parent)])
-    assert told([str(program)]) == "bundle"
+    output_of(["cmake", *folders, f"-Dskipdec_DIR={lib / 'cmake' / 'skipdec'}"])
+    output_of(["cmake", "--build", str(program.parent)])
+    assert output_of([str(program)]) == "bundle"
 
 
-def test_cmake_compiles_its_cpp_header_in_a_project_of_an_older_standard(
-    by_cmake: Path, tmp_path: Path
+def test_cmake_compiles_the_cpp_header_in_a_project_with_an_older_standard(
+    cmake_lib: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "main.cpp").write_text(CPP_SOURCE)
     (tmp_path / "CMakeLists.txt").write_text(CPP_PROJECT)
     build = str(tmp_path / "build")
-    folder = f"-Dskipdec_DIR={by_cmake / 'cmake' / 'skipdec'}"
-    told(["cmake", "-S", str(tmp_path), "-B", build, folder])
-    told(["cmake", "--build", build])
-    told([str(tmp_path / "build" / "embeds")])
+    folder = f"-Dskipdec_DIR={cmake_lib / 'cmake' / 'skipdec'}"
+    output_of(["cmake", "-S", str(tmp_path), "-B", build, folder])
+    output_of(["cmake", "--build", build])
+    output_of([str(tmp_path / "build" / "embeds")])
 
 
-def test_pkg_config_finds_it_wherever_it_was_moved_to(lib: Path, program: Path) -> None:
+def test_pkg_config_finds_the_library_even_in_a_moved_installation(
+    lib: Path, program: Path
+) -> None:
     if shutil.which("pkg-config") is None:
         pytest.skip("no pkg-config here")
-    asked = ["pkg-config", "--cflags", "--libs", "skipdec"]
-    flags = told(asked, PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
+    command = ["pkg-config", "--cflags", "--libs", "skipdec"]
+    flags = output_of(command, PKG_CONFIG_PATH=str(lib / "pkgconfig")).split()
     program.parent.mkdir()
-    told(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])
-    assert told([str(program)]) == "bundle"
+    output_of(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])
+    assert output_of([str(program)]) == "bundle"
 
 
-def test_skipdec_config_tells_a_compiler_all_it_needs(
-    by_pip: Path, program: Path, capsys: pytest.CaptureFixture[str]
+def test_skipdec_config_prints_every_flag_that_a_compiler_needs(
+    pip_lib: Path, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config_program.main(["--cflags", "--libs"])
     flags = capsys.readouterr().out.split()
     program.parent.mkdir()
-    told(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])
-    assert told([str(program)]) == "bundle"
+    output_of(["gcc", str(program.parents[1] / "main.c"), *flags, "-o", str(program)])
+    assert output_of([str(program)]) == "bundle"
 
 
-def test_an_editable_install_finds_its_onnx_runtime_in_any_shell(
-    by_pip: Path, exported: Callable[..., Path]
+def test_an_editable_install_finds_onnx_runtime_without_environment_variables(
+    pip_lib: Path, exported: Callable[..., Path]
 ) -> None:
-    if not (by_pip.parents[2] / "setup.py").exists():
+    if not (pip_lib.parents[2] / "setup.py").exists():
         pytest.skip("installed beside ONNX Runtime, not editable")
     command = [str(native_paths().executable), str(exported("untied")), "--token-ids", "5,6"]
     environment = {"PATH": "/usr/bin:/bin"}  # no VIRTUAL_ENV, no SKIPDEC_ONNXRUNTIME

@@ -1,4 +1,4 @@
-"""Open, cancel and close engines again and again, on ONNX Runtime."""
+"""Open, cancel and close engines many times on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from programs import PRESET, built_program
 from runtimes import LIBRARY
 
 
-def test_closing_while_requests_run_leaves_nothing_behind(exported: Callable[..., Path]) -> None:
+def test_closing_engines_with_running_requests_leaks_no_memory(
+    exported: Callable[..., Path],
+) -> None:
     bundle = exported("pre_norm", kernels="auto", quantize="int8")
     done = subprocess.run(
         [built_program("lifetimes"), bundle, "150"],
@@ -22,5 +24,5 @@ def test_closing_while_requests_run_leaves_nothing_behind(exported: Callable[...
     )
     assert done.returncode == 0, done.stderr
     early, late = map(int, done.stdout.split())
-    if PRESET == "tests":  # a sanitizer keeps what is freed, and finds leaks itself
-        assert late - early < 2_000  # KiB; 135 engines that leaked a step's buffers would hold more
+    if PRESET == "tests":  # a sanitizer retains freed memory and finds leaks itself
+        assert late - early < 2_000  # KiB; 135 leaks of a step's buffers would exceed this
