@@ -1,4 +1,4 @@
-"""Fixtures of tests that change a bundle's documents and ask both readers about it."""
+"""Fixtures for tests that change a bundle's documents and open it in both runtimes."""
 
 from __future__ import annotations
 

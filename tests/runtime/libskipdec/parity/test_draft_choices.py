@@ -1,4 +1,4 @@
-"""libskipdec's policy chooses the drafters and the numbers of tokens that Python's chooses."""
+"""libskipdec's policy chooses the same drafters and numbers of draft tokens as Python's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from skipdec.runtime.drafting.policy import Offer
 
 FLAT = (1.0, 1.04, 1.08, 1.12, 1.16, 1.2, 1.24, 1.28)
 STEEP = (1.0, 1.4, 1.6, 1.75, 1.9, 2.1, 2.3, 2.5)
-STEP = 0.2  # of layers
-MEASURED = 15  # times that each cost is given to the policy
+STEP = 0.2  # seconds of a draft step that runs layers
+MEASURED = 15  # how often the policy is given each cost
 PRIORS = {"own": OWN_PRIORS, "lookup": LOOKUP_PRIORS}
 
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt, and what follows it at full depth."""
+    """A prompt and its completion at full depth."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -48,7 +48,7 @@ def copying_texts(count: int, seed: int) -> list[Text]:
 
 
 class Replay:
-    """Guesses along known texts, as the program ``draft_choices`` does."""
+    """Drafts known texts with the policy, as the program ``draft_choices`` does."""
 
     def __init__(self, parts: Sequence[str], costs: Sequence[float]) -> None:
         memory = DraftMemory()
@@ -68,8 +68,8 @@ class Replay:
         self._known.add_pass(1, 1, costs[0])
         self.passes = self.drafted = self.accepted = 0
 
-    def text(self, text: Text) -> None:
-        """Guess along one text."""
+    def run(self, text: Text) -> None:
+        """Run passes to the end of a text."""
         index = LookupIndex()
         results = [RowResults() for _ in self._steps]
         tokens = [*text.prompt, text.tokens[0]]
@@ -89,7 +89,7 @@ class Replay:
         index: LookupIndex,
         results: Sequence[RowResults],
     ) -> int:
-        """Run a pass behind ``tokens``, and return how many tokens it writes."""
+        """Run a pass after ``tokens``, and return how many tokens it writes."""
         self.passes += 1
         if self._policy.pauses():
             return 1
@@ -131,7 +131,7 @@ class Replay:
         return held + 1
 
     def _draft(self, source: int, following: Sequence[int]) -> Guesses:
-        """Draft as many tokens as pay, beside those that follow."""
+        """Draft as many tokens as pay, of which every third ID is wrong."""
         tokens: list[int] = []
         classes: list[int] = []
         drafted = Guesses(tokens, classes)
@@ -145,7 +145,7 @@ class Replay:
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize("draft", ["own", "lookup+own", "own+ends:2", "own+lookup+ends:2"])
-def test_both_choose_alike_text_by_text(draft: str, costs: tuple[float, ...]) -> None:
+def test_both_make_the_same_choices_in_each_text(draft: str, costs: tuple[float, ...]) -> None:
     texts, parts = copying_texts(40, seed=len(draft)), draft.split("+")
     lines = [" ".join(map(str, costs))]
     lines += [
@@ -162,6 +162,6 @@ def test_both_choose_alike_text_by_text(draft: str, costs: tuple[float, ...]) ->
     )
     replay = Replay(parts, costs)
     for text, line in zip(texts, written.splitlines(), strict=True):
-        replay.text(text)
+        replay.run(text)
         assert line == f"{replay.passes} {replay.drafted} {replay.accepted}"
     assert replay.accepted > 100

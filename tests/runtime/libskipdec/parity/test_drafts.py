@@ -1,4 +1,4 @@
-"""libskipdec drafts what Python drafts, token by token, and drafts change no text."""
+"""libskipdec drafts the same tokens as Python, and drafts change no text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SCHEDULES = ("full", "linear:max=5,min=2,horizon=12")
 PROMPTS = [draw_prompt(length) for length in (6, 1)]
 
 
-def asked(schedule: str) -> list[Asked]:
-    """Return requests of every kind, twice: the second time n-grams know the texts."""
+def requests_for(schedule: str) -> list[Asked]:
+    """Return requests of every kind twice, so that n-grams know the texts of the second half."""
     return of_every_kind(PROMPTS, schedule) * 2
 
 
@@ -34,37 +34,38 @@ def bundle(exported: Callable[..., Path]) -> Path:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("draft", ["own", "lookup", "own+lookup,tokens=3"])
-def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str) -> None:
+def test_both_draft_the_same_tokens(bundle: Path, schedule: str, draft: str) -> None:
     fixed = f"{draft},adapt=no"
     with both(bundle) as (python, _):
-        ordinary = python.run(asked(schedule))
+        ordinary = python.run(requests_for(schedule))
     with both(bundle, draft=fixed) as (python, native):
-        expected = python.run(asked(schedule))
-        given = native.run(asked(schedule), draft=fixed)
+        expected = python.run(requests_for(schedule))
+        given = native.run(requests_for(schedule), draft=fixed)
     assert given == expected == ordinary
     assert drafts_of(given) == drafts_of(expected)
-    if draft != "lookup":  # random weights seldom repeat themselves
+    if draft != "lookup":  # random weights seldom repeat phrases
         assert sum(accepted for _, _, accepted in drafts_of(given)) > 200
 
 
-def test_both_begin_with_the_ngrams_of_the_bundle(bundle: Path, tmp_path: Path) -> None:
+def test_both_start_with_the_ngrams_of_the_bundle(bundle: Path, tmp_path: Path) -> None:
     with both(bundle) as (python, _):
-        ordinary = python.run(asked("full"))
+        ordinary = python.run(requests_for("full"))
     texts = [(one.token_ids, 1) for answer in ordinary for one in answer]
-    knowing = Path(shutil.copytree(bundle, tmp_path / "knowing"))
-    add_ngrams(knowing, ngrams_json(count_ngrams(texts)))
+    with_ngrams = Path(shutil.copytree(bundle, tmp_path / "with_ngrams"))
+    add_ngrams(with_ngrams, ngrams_json(count_ngrams(texts)))
     fixed = "own,adapt=no"
-    first: list[list[int]] = []
-    for each in (bundle, knowing):
+    num_passes: list[list[int]] = []
+    for each in (bundle, with_ngrams):
         with both(each, draft=fixed) as (python, native):
-            expected, given = python.run(asked("full")), native.run(asked("full"), draft=fixed)
+            expected = python.run(requests_for("full"))
+            given = native.run(requests_for("full"), draft=fixed)
         assert given == expected == ordinary
         assert drafts_of(given) == drafts_of(expected)
-        first.append([passes for passes, _, _ in drafts_of(given)[:4]])
-    assert sum(first[1]) < sum(first[0])
+        num_passes.append([passes for passes, _, _ in drafts_of(given)[:4]])
+    assert sum(num_passes[1]) < sum(num_passes[0])
 
 
-def test_layers_of_a_whole_plan_guess_every_token(bundle: Path) -> None:
+def test_drafts_of_all_planned_layers_are_always_accepted(bundle: Path) -> None:
     native = NativeRuntime(bundle, 6)
     schedule = "constant:max=3"  # layers 0, 4 and 5
     kinds = ({}, {"temperature": 0.8, "seed": 2, "n": 2}, {"temperature": 1.5, "seed": 3})
@@ -78,7 +79,9 @@ def test_layers_of_a_whole_plan_guess_every_token(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [("e", "st"), ("a", "ab", " ")])
-def test_stop_strings_cut_texts_within_a_pass(text_bundle: Path, stop: tuple[str, ...]) -> None:
+def test_stop_strings_cut_texts_within_a_drafted_pass(
+    text_bundle: Path, stop: tuple[str, ...]
+) -> None:
     params = SamplingParams(max_tokens=30, temperature=1.5, seed=3, stop=stop)
     requests = [Asked(text, params, after=ALONE) for text in ("naïve café", "a stop")] * 3
     native = NativeRuntime(text_bundle, 6, 4)
@@ -119,7 +122,7 @@ def test_both_mark_the_same_tokens_as_drafted(bundle: Path) -> None:
     assert sum(map(sum, expected)) > 20
 
 
-def test_clients_with_prefixes_of_their_own_have_ngrams_of_their_own(bundle: Path) -> None:
+def test_clients_with_separate_prefix_caches_have_separate_ngrams(bundle: Path) -> None:
     requests = lines({"client": "a"}, {"client": "b"}, {"client": "a"})
     answers = run_native(bundle, requests, draft="own,adapt=no", prefix_cache=2)
     first, other, again = (answer["outputs"][0]["drafts"] for answer in answers)

@@ -1,4 +1,4 @@
-"""Both runtimes refuse the same bad input with the same code; libskipdec names what is wrong."""
+"""Both runtimes refuse bad input with the same code, and libskipdec names the problem."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OPTIONS = {"max_batch_size": 4, "kv_memory": 1 << 16}
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A bad request, and words of libskipdec's error: the subject, or the value seen."""
+class BadRequest:
+    """A bad request, and a part of libskipdec's error message."""
 
     words: str
     prompt: str | Sequence[int] = (5, 6, 7)
-    continuation: Sequence[int] | None = None  # of a text to score
+    continuation: Sequence[int] | None = None  # to score
     schedule: str = "full"
     params: Mapping[str, Any] = field(default_factory=dict)
     draft: str | None = None
@@ -36,51 +36,51 @@ class Wrong:
         return made if self.continuation is None else {**made, "continuation": self.continuation}
 
 
-def wrong(words: str, **params: object) -> Wrong:
-    return Wrong(words, params=params)
+def bad_params(words: str, **params: object) -> BadRequest:
+    return BadRequest(words, params=params)
 
 
 REQUESTS = (
-    wrong("temperature is -1; allowed: a number from 0", temperature=-1.0),
-    wrong("top_k is -2", top_k=-2),
-    wrong("top_p is 0; allowed: a number above 0", top_p=0.0),
-    wrong("min_p is 1.5", min_p=1.5),
-    wrong("repetition_penalty is 0", repetition_penalty=0.0),
-    wrong("presence_penalty is 3", presence_penalty=3.0),
-    wrong("frequency_penalty is -3", frequency_penalty=-3.0),
-    wrong("n is 0", n=0),
-    wrong("n is 1025", n=1025),
-    wrong("min_tokens is -1", min_tokens=-1),
-    wrong("min_tokens is 17; allowed: 0 to max_tokens", min_tokens=17),
-    wrong("n is 2 with temperature 0", n=2, temperature=0.0),
-    wrong("stop is ''", stop=[""]),
-    wrong("stop is 65 strings", stop=["x"] * 65),
-    wrong("stop is 'xxx", stop=["x" * 1025]),
-    wrong("stop_token_ids is -1", stop_token_ids=[-1]),
-    wrong("2 problems", n=0, top_p=7.0),
-    wrong("stop_token_ids has 300; allowed: 0 to 299", stop_token_ids=[300]),
-    wrong("logprobs is 301; the vocabulary has 300 tokens", logprobs=301),
-    wrong("max_tokens is -4; allowed: an integer from 1", max_tokens=-4),
-    wrong("the bundle holds 64 positions", max_tokens=62),
-    wrong("up to 4 rows", n=5),
-    wrong("kv_memory allows 65,536", n=4, max_tokens=60),
-    Wrong("prompt", prompt=()),
-    Wrong("-1", prompt=(5, -1)),
-    Wrong("300", prompt=(5, 300)),
-    Wrong("65", prompt=(5,) * 65),
-    Wrong("prompt", prompt="x" * 1000),
-    Wrong("continuation", continuation=()),
-    Wrong("300", continuation=(300,)),
-    Wrong("continuation", continuation=(5,) * 65),
-    Wrong("prompt", prompt=(), continuation=(5,)),
-    Wrong("80", prompt=(5,) * 40, continuation=(5,) * 40),
-    Wrong("horizon", schedule="2x:horizon=0"),
-    Wrong("65", schedule="2x:horizon=65"),
-    Wrong("schedule 'lineer' | is unknown", schedule="lineer"),
-    Wrong("2x:horizn=4", schedule="2x:horizn=4"),
-    Wrong("full:horizon=3", schedule="full:horizon=3"),
-    Wrong("schedule | is not JSON", schedule="{"),
-    Wrong("draft | is 'own'; allowed in a request: off", draft="own"),
+    bad_params("temperature is -1; allowed: a number from 0", temperature=-1.0),
+    bad_params("top_k is -2", top_k=-2),
+    bad_params("top_p is 0; allowed: a number above 0", top_p=0.0),
+    bad_params("min_p is 1.5", min_p=1.5),
+    bad_params("repetition_penalty is 0", repetition_penalty=0.0),
+    bad_params("presence_penalty is 3", presence_penalty=3.0),
+    bad_params("frequency_penalty is -3", frequency_penalty=-3.0),
+    bad_params("n is 0", n=0),
+    bad_params("n is 1025", n=1025),
+    bad_params("min_tokens is -1", min_tokens=-1),
+    bad_params("min_tokens is 17; allowed: 0 to max_tokens", min_tokens=17),
+    bad_params("n is 2 with temperature 0", n=2, temperature=0.0),
+    bad_params("stop is ''", stop=[""]),
+    bad_params("stop is 65 strings", stop=["x"] * 65),
+    bad_params("stop is 'xxx", stop=["x" * 1025]),
+    bad_params("stop_token_ids is -1", stop_token_ids=[-1]),
+    bad_params("2 problems", n=0, top_p=7.0),
+    bad_params("stop_token_ids has 300; allowed: 0 to 299", stop_token_ids=[300]),
+    bad_params("logprobs is 301; the vocabulary has 300 tokens", logprobs=301),
+    bad_params("max_tokens is -4; allowed: an integer from 1", max_tokens=-4),
+    bad_params("the bundle holds 64 positions", max_tokens=62),
+    bad_params("up to 4 rows", n=5),
+    bad_params("kv_memory allows 65,536", n=4, max_tokens=60),
+    BadRequest("prompt", prompt=()),
+    BadRequest("-1", prompt=(5, -1)),
+    BadRequest("300", prompt=(5, 300)),
+    BadRequest("65", prompt=(5,) * 65),
+    BadRequest("prompt", prompt="x" * 1000),
+    BadRequest("continuation", continuation=()),
+    BadRequest("300", continuation=(300,)),
+    BadRequest("continuation", continuation=(5,) * 65),
+    BadRequest("prompt", prompt=(), continuation=(5,)),
+    BadRequest("80", prompt=(5,) * 40, continuation=(5,) * 40),
+    BadRequest("horizon", schedule="2x:horizon=0"),
+    BadRequest("65", schedule="2x:horizon=65"),
+    BadRequest("schedule 'lineer' | is unknown", schedule="lineer"),
+    BadRequest("2x:horizn=4", schedule="2x:horizn=4"),
+    BadRequest("full:horizon=3", schedule="full:horizon=3"),
+    BadRequest("schedule | is not JSON", schedule="{"),
+    BadRequest("draft | is 'own'; allowed in a request: off", draft="own"),
 )
 
 
@@ -96,7 +96,7 @@ def generator(text_bundle: Path) -> Iterator[Generator]:
         yield generator
 
 
-def submit(generator: Generator, case: Wrong) -> None:
+def submit(generator: Generator, case: BadRequest) -> None:
     if case.continuation is not None:
         generator.score([case.prompt], [case.continuation], schedule=case.schedule)
         return
@@ -106,7 +106,7 @@ def submit(generator: Generator, case: Wrong) -> None:
 
 
 @pytest.mark.parametrize("index", range(len(REQUESTS)), ids=lambda index: str(REQUESTS[index]))
-def test_both_refuse_a_request(
+def test_both_refuse_bad_requests(
     generator: Generator, answers: Sequence[Mapping[str, str]], index: int
 ) -> None:
     with pytest.raises(SkipDecError) as refused:
@@ -145,11 +145,11 @@ def test_both_refuse_a_request(
     ],
     ids=str,
 )
-def test_both_refuse_options(text_bundle: Path, options: dict[str, Any], words: str) -> None:
+def test_both_refuse_bad_options(text_bundle: Path, options: dict[str, Any], words: str) -> None:
     check_refusal(text_bundle, options, words)
 
 
-def test_both_refuse_drafts_beside_products_of_onnxruntime(
+def test_both_refuse_drafts_if_onnxruntime_multiplies_weights(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int4", block_size=16)
@@ -157,12 +157,16 @@ def test_both_refuse_drafts_beside_products_of_onnxruntime(
 
 
 def check_refusal(bundle: Path, options: dict[str, Any], words: str) -> None:
-    of_batch = {name: options[name] for name in ("admission", "max_model_len") if name in options}
-    of_bundle = {"threads": 1} | {name: options[name] for name in options.keys() - of_batch.keys()}
+    batch_options = {
+        name: options[name] for name in ("admission", "max_model_len") if name in options
+    }
+    bundle_options = {"threads": 1} | {
+        name: options[name] for name in options.keys() - batch_options.keys()
+    }
     with (
         pytest.raises(SkipDecError) as refused,
-        Generator.open(bundle, **of_bundle) as generator,
-        generator.running_batch(**of_batch),
+        Generator.open(bundle, **bundle_options) as generator,
+        generator.running_batch(**batch_options),
     ):
         pass
     code, native = native_refusal(bundle, **options)

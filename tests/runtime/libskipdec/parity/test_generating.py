@@ -1,4 +1,4 @@
-"""libskipdec generates the same as Python: tokens, texts, layers, reasons, ranks."""
+"""libskipdec and Python generate equal tokens, texts, layers, finish reasons and ranks."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ SCHEDULES = (
 GREEDY = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
 
 
-def expect_equal(runtimes: tuple[Runtime, Runtime], asked: list[Asked], **options: object) -> None:
+def expect_equal(
+    runtimes: tuple[Runtime, Runtime], requests: list[Asked], **options: object
+) -> None:
     python, native = runtimes
     for each, expected, given in zip(
-        asked, python.run(asked), native.run(asked, **options), strict=True
+        requests, python.run(requests), native.run(requests, **options), strict=True
     ):
         assert given == expected, each
         for one, other in zip(expected, given, strict=True):
@@ -61,15 +63,15 @@ def runtimes(exported: Callable[..., Path]) -> Iterator[tuple[Runtime, Runtime]]
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
-def test_every_schedule_together_in_one_batch(
+def test_all_schedules_in_one_batch_give_equal_results(
     runtimes: tuple[Runtime, Runtime], prefix_cache: bool
 ) -> None:
-    asked = [Asked(prompt, GREEDY, schedule) for schedule in SCHEDULES for prompt in PROMPTS]
-    expect_equal(runtimes, asked, prefix_cache=prefix_cache, max_batch_size=5)
+    requests = [Asked(prompt, GREEDY, schedule) for schedule in SCHEDULES for prompt in PROMPTS]
+    expect_equal(runtimes, requests, prefix_cache=prefix_cache, max_batch_size=5)
 
 
 @pytest.mark.parametrize("min_tokens", [0, 6])
-def test_every_end_of_text_stops_a_row_of_a_batch(
+def test_every_end_token_stops_its_row(
     exported: Callable[..., Path], tmp_path: Path, min_tokens: int
 ) -> None:
     bundle = copy_bundle(exported("untied", kernels="auto", quantize="int8"), tmp_path)
@@ -88,7 +90,7 @@ def test_every_end_of_text_stops_a_row_of_a_batch(
         assert not set(row.token_ids[:-1]) & set(ends)
 
 
-def test_defaults_of_the_bundle_apply_where_a_request_gives_none(
+def test_the_bundles_sampling_defaults_apply_where_a_request_has_none(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("untied", kernels="auto", quantize="int8"), tmp_path)
@@ -96,16 +98,16 @@ def test_defaults_of_the_bundle_apply_where_a_request_gives_none(
     defaults["repetition_penalty"] = 1.5
     change = {"sampling_defaults": defaults}
     given = {"max_tokens": 14, "ignore_eos": True, "seed": 1}
-    asked = [
+    requests = [
         Asked(PROMPTS[0], SamplingParams(**given, **more))
         for more in ({}, {"temperature": 1.0}, {"top_k": 0, "top_p": 1.0}, defaults)
     ]
     with both(bundle) as (_, native):
-        neutral = native.run(asked)
+        neutral = native.run(requests)
     edit(bundle, "manifest.json", lambda manifest: manifest["model"].update(change))
     with both(bundle) as (python, native):
-        made = native.run(asked)
-        assert made == python.run(asked)
+        made = native.run(requests)
+        assert made == python.run(requests)
     assert made[0] == made[3] == neutral[3] != neutral[0]
 
 
@@ -131,15 +133,17 @@ def test_defaults_of_the_bundle_apply_where_a_request_gives_none(
     ],
     ids=lambda options: "-".join(options.values()) or "float32",
 )
-def test_every_precision(exported: Callable[..., Path], options: dict[str, str]) -> None:
+def test_every_precision_gives_equal_results(
+    exported: Callable[..., Path], options: dict[str, str]
+) -> None:
     with both(exported("pre_norm", **options)) as runtimes:
-        # One after the other: float products round by the number of rows.
-        asked = [
+        # Run them one at a time: rounding of float products depends on the number of rows.
+        requests = [
             Asked(prompt, GREEDY, schedule, after=1 << 20)
             for schedule in (SCHEDULES[0], SCHEDULES[1], SCHEDULES[-1])
             for prompt in PROMPTS
         ]
-        expect_equal(runtimes, asked)
+        expect_equal(runtimes, requests)
 
 
 @needs_kernels
@@ -153,20 +157,20 @@ def test_every_precision(exported: Callable[..., Path], options: dict[str, str])
         ("qwen3", {"quantize": "int8", "kv_dtype": "bfloat16"}),
     ],
 )
-def test_rotary_structures_in_other_precisions(
+def test_rotary_structures_give_equal_results_in_other_precisions(
     exported: Callable[..., Path], structure: str, options: dict[str, str]
 ) -> None:
     with both(exported(structure, kernels="skipdec", **options)) as runtimes:
-        asked = [
+        requests = [
             Asked(prompt, GREEDY, schedule, after=1 << 20)
             for schedule in (SCHEDULES[1], SCHEDULES[-1])
             for prompt in PROMPTS
         ]
-        expect_equal(runtimes, asked)
+        expect_equal(runtimes, requests)
 
 
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
-def test_every_structure(exported: Callable[..., Path], structure: str) -> None:
+def test_every_structure_gives_equal_results(exported: Callable[..., Path], structure: str) -> None:
     with both(exported(structure, kernels="auto", quantize="int8")) as runtimes:
         expect_equal(runtimes, [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS])
 
@@ -184,18 +188,20 @@ def test_every_structure(exported: Callable[..., Path], structure: str) -> None:
     ],
     ids=str,
 )
-def test_every_sampling_option(runtimes: tuple[Runtime, Runtime], params: dict[str, Any]) -> None:
+def test_every_sampling_option_gives_equal_results(
+    runtimes: tuple[Runtime, Runtime], params: dict[str, Any]
+) -> None:
     chosen = SamplingParams(max_tokens=12, **params)
     expect_equal(runtimes, [Asked(prompt, chosen, SCHEDULES[1]) for prompt in PROMPTS])
 
 
 @pytest.mark.parametrize("max_prefill_tokens", [16, 2048])
-def test_hundreds_of_requests_that_come_at_any_time(
+def test_hundreds_of_requests_at_random_times_give_equal_results(
     runtimes: tuple[Runtime, Runtime], max_prefill_tokens: int
 ) -> None:
     chance = random.Random(max_prefill_tokens)
-    common = [chance.randrange(4, 131) for _ in range(36)]  # that many prompts begin with
-    asked, deltas = [], 0
+    common = [chance.randrange(4, 131) for _ in range(36)]  # many prompts begin with these
+    requests, deltas = [], 0
     for _ in range(200):
         n = chance.choice((1, 1, 1, 2, 3))
         params = SamplingParams(
@@ -209,24 +215,24 @@ def test_hundreds_of_requests_that_come_at_any_time(
         if chance.random() < 0.3:
             prompt = common[: chance.randint(1, 36)] + prompt[:5]
         deltas += chance.choice((0, 0, 1, 6))
-        asked.append(Asked(prompt, params, chance.choice(SCHEDULES), after=deltas))
+        requests.append(Asked(prompt, params, chance.choice(SCHEDULES), after=deltas))
     options = {"max_batch_size": 6, "kv_memory": 3_000_000}
-    expect_equal(runtimes, asked, max_prefill_tokens=max_prefill_tokens, **options)
+    expect_equal(runtimes, requests, max_prefill_tokens=max_prefill_tokens, **options)
 
 
-def test_cancelling_truncates_only_the_cancelled_request(
+def test_a_cancelled_request_keeps_the_beginning_of_its_text(
     runtimes: tuple[Runtime, Runtime],
 ) -> None:
     python, native = runtimes
-    asked = [Asked(PROMPTS[n % 3], GREEDY, SCHEDULES[n % 5], n, n % 4) for n in range(24)]
-    whole = [Asked(each.prompt, each.params, each.schedule) for each in asked]
-    for (expected,), (given,) in zip(python.run(whole), native.run(asked), strict=True):
+    requests = [Asked(PROMPTS[n % 3], GREEDY, SCHEDULES[n % 5], n, n % 4) for n in range(24)]
+    whole = [Asked(each.prompt, each.params, each.schedule) for each in requests]
+    for (expected,), (given,) in zip(python.run(whole), native.run(requests), strict=True):
         assert given.finish_reason == "abort"
         assert given.token_ids == expected.token_ids[: len(given.token_ids)]
         assert 0 < len(given.token_ids) < 14
 
 
-def test_scores_equal(exported: Callable[..., Path]) -> None:
+def test_scores_equal_those_of_python(exported: Callable[..., Path]) -> None:
     bundle = exported("untied", kernels="auto", quantize="int8")
     with Generator.open(bundle, threads=1) as generator:
         expected = [
@@ -254,15 +260,15 @@ def test_scores_equal(exported: Callable[..., Path]) -> None:
     ],
     ids=str,
 )
-def test_texts_are_cut_where_python_cuts_them(text_bundle: Path, params: dict[str, Any]) -> None:
+def test_texts_stop_where_python_stops(text_bundle: Path, params: dict[str, Any]) -> None:
     texts = ["naïve café", "a stop", "日本語 ☕", "x" * 20]
     with both(text_bundle, horizon=4) as runtimes:
-        asked = [
+        requests = [
             Asked(text, SamplingParams(max_tokens=30, seed=seed, temperature=1.5, **params), "2x")
             for seed in range(6)
             for text in texts
         ]
-        expect_equal(runtimes, asked)
+        expect_equal(runtimes, requests)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +292,7 @@ def test_texts_are_cut_where_python_cuts_them(text_bundle: Path, params: dict[st
     ],
     ids=str,
 )
-def test_bad_requests_are_refused_with_words_and_the_others_run(
+def test_bad_requests_are_refused_and_others_run(
     exported: Callable[..., Path], line: dict[str, Any], words: str
 ) -> None:
     bundle = exported("untied", kernels="auto", quantize="int8")
@@ -296,7 +302,7 @@ def test_bad_requests_are_refused_with_words_and_the_others_run(
     assert len(made["outputs"][0]["token_ids"]) == 2
 
 
-def test_log_probabilities_are_counted_for_the_tokens_that_the_limit_of_positions_leaves(
+def test_the_limit_of_logprobs_counts_tokens_within_max_model_len(
     exported: Callable[..., Path],
 ) -> None:
     bundle = exported("untied", kernels="auto", quantize="int8")
@@ -305,7 +311,7 @@ def test_log_probabilities_are_counted_for_the_tokens_that_the_limit_of_position
     (made,) = run_native(bundle, [line], **options)
     assert len(made["outputs"]) == 200
     (refused,) = run_native(bundle, [line], **options | {"max_model_len": 0})
-    # 200 texts of 63 tokens with 132 entries each: that of the chosen token counts.
+    # 200 texts of 63 tokens with 132 entries each, including that of the chosen token.
     assert "logprobs 131 are 1,663,200 log-probabilities" in refused["error"]
 
 
@@ -328,5 +334,5 @@ def test_text_prompts_use_the_bundles_template_unless_raw(
 
 @needs_kernels
 def test_copied_weights_give_the_same_tokens(runtimes: tuple[Runtime, Runtime]) -> None:
-    asked = [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS]
-    expect_equal(runtimes, asked, copies_weights=True)
+    requests = [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS]
+    expect_equal(runtimes, requests, copies_weights=True)

@@ -1,4 +1,4 @@
-"""Python and libskipdec report the same about a bundle, however its documents were changed."""
+"""Python and libskipdec agree on bundles, whatever was changed in their documents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, python_verdict
 from bundle_documents import Edit, add_drafts, add_ngrams, edit, reseal
 
-# What changes a document, and words of libskipdec's refusal.
+# An edit of a document, and a part of libskipdec's error message.
 MANIFEST: tuple[tuple[Edit, str], ...] = (
     (lambda file: file.update(format_version=99), "has format version 99"),
     (lambda file: file.pop("format_version"), "has format version"),
@@ -102,7 +102,7 @@ TOKENIZER: tuple[tuple[Edit, str], ...] = (
     (lambda file: file["pre_tokenizer"].update(type="Other"), ""),
     (lambda file: file.update(other=1), ""),
 )
-# A place in the manifest, another value there, and words of libskipdec's refusal.
+# A place in the manifest, its new value, and a part of libskipdec's error message.
 PLACES: tuple[tuple[str, Any, str], ...] = (
     ("format_version", "3", 'has format version "3"'),
     ("model/num_layers", 4097, "allowed: 1 to 4096"),
@@ -185,7 +185,7 @@ DAMAGE = (
 
 
 @pytest.mark.parametrize("has_drafts", [False, True])
-def test_both_open_what_is_whole(reader: NativeReader, bundle: Path, has_drafts: bool) -> None:
+def test_both_open_an_intact_bundle(reader: NativeReader, bundle: Path, has_drafts: bool) -> None:
     if has_drafts:
         edit(bundle, "manifest.json", add_drafts)
     assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
@@ -201,7 +201,9 @@ def test_both_refuse_a_damaged_document(
     assert_both_refuse(reader, bundle, words)
 
 
-def test_both_refuse_a_tokenizer_above_the_limit_unread(reader: NativeReader, bundle: Path) -> None:
+def test_both_refuse_a_tokenizer_above_the_size_limit_unread(
+    reader: NativeReader, bundle: Path
+) -> None:
     path = bundle / "tokenizer.json"
     path.write_bytes(path.read_bytes() + b" " * (64 << 20))
     reseal(bundle, path.name)
@@ -224,14 +226,14 @@ def test_both_refuse_a_tokenizer_above_the_limit_unread(reader: NativeReader, bu
         ),
     ],
 )
-def test_both_refuse_ngrams_that_are_not_allowed(
+def test_both_refuse_invalid_ngrams(
     reader: NativeReader, bundle: Path, content: str, words: str
 ) -> None:
     add_ngrams(bundle, content)
     assert_both_refuse(reader, bundle, words)
 
 
-def test_both_refuse_ngrams_above_the_limit_unread(reader: NativeReader, bundle: Path) -> None:
+def test_both_refuse_ngrams_above_the_size_limit_unread(reader: NativeReader, bundle: Path) -> None:
     add_ngrams(bundle, '{"ngrams": []}')
     assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
     (bundle / "ngrams.json").write_bytes(b" " * (2 << 20))
@@ -240,7 +242,7 @@ def test_both_refuse_ngrams_above_the_limit_unread(reader: NativeReader, bundle:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_both_refuse_a_missing_or_cut_document(
+def test_both_refuse_a_missing_or_truncated_document(
     reader: NativeReader, bundle: Path, name: str
 ) -> None:
     (bundle / name).write_text("{")

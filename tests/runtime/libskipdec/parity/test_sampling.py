@@ -23,7 +23,7 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 
 @dataclass(frozen=True)
 class Case:
-    """One sequence with the logits, float32 [steps, V], of its sampler."""
+    """One sequence, with the logits of each step: float32 [steps, V]."""
 
     params: dict[str, Any]
     logits: NDArray[np.float32]
@@ -52,7 +52,7 @@ class Case:
         return b"".join(parts)
 
     def sampled_in_python(self) -> str:
-        """Return the tokens, or those before an error and its message, as sample.cpp does."""
+        """Return the tokens and, after an error, its message, as sample.cpp does."""
         vocab_size, text = self.logits.shape[1], ""
         try:
             params = SamplingParams(**self.params)
@@ -81,7 +81,7 @@ def sampled_in_cpp(cases: Sequence[Case]) -> list[str]:
 
 
 def random_logits(source: np.random.Generator, vocab_size: int, steps: int) -> NDArray[np.float32]:
-    """Return [steps, V] with spread, ties, -inf, few finite values or invalid ones."""
+    """Return [steps, V]: spread, tied, mostly -inf, all equal or partly invalid."""
     logits = source.normal(0, source.choice([0.1, 2, 20]), (steps, vocab_size)).astype(np.float32)
     kind = source.integers(6)
     if kind == 1:
@@ -126,7 +126,7 @@ def random_case(seed: int) -> Case:
     )
 
 
-def test_thousands_of_random_sequences_have_equal_tokens() -> None:
+def test_random_sequences_have_equal_tokens() -> None:
     if find_library() is None:
         pytest.skip("Python has no compiled kernels here: numpy's exp may differ in a last bit")
     cases = [random_case(seed) for seed in range(3000)]
@@ -134,7 +134,7 @@ def test_thousands_of_random_sequences_have_equal_tokens() -> None:
         assert found == case.sampled_in_python(), (seed, case.params, case.logits.shape)
 
 
-def test_logprobs_are_those_of_python() -> None:
+def test_logprobs_equal_those_of_python() -> None:
     cases = []
     for seed in range(200):
         case = random_case(20 * seed + seed % 2)

@@ -16,7 +16,7 @@ from skipdec.runtime.schedule.presets import fitting_presets
 from skipdec.runtime.schedule.request_schedules import ScheduleResolver
 from skipdec.runtime.schedule.text import document_text, format_schedule, parse_schedule
 
-OWN = (
+OWN_SCHEDULES = (
     "full",
     "constant:max=3",
     "2x:horizon=16",
@@ -49,7 +49,7 @@ def described(
     path: Path, num_layers: int, requests: Iterable[tuple[int, str]], *options: object
 ) -> list[str]:
     """Return schedules.cpp's description of each request."""
-    lines = "".join(f"{tokens} {asked}\n" for tokens, asked in requests)
+    lines = "".join(f"{max_tokens} {schedule}\n" for max_tokens, schedule in requests)
     program = built_program("schedules")
     command = [program, path, str(num_layers), *map(str, options)]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
@@ -70,28 +70,31 @@ def expected(schedule: ExitSchedule) -> str:
     return f"{format_schedule(schedule)};{int(not schedule.is_full)};" + "".join(texts)
 
 
-@pytest.mark.parametrize("text", OWN)
-def test_own_plans_and_presets_run_the_same_layers(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", OWN_SCHEDULES)
+def test_own_schedules_and_presets_run_the_same_layers(tmp_path: Path, text: str) -> None:
     own = parse_schedule(text, num_layers=6)
     (path := tmp_path / "schedule.json").write_text(document_text(own))
     resolver = ScheduleResolver(6, own, 2**20)
-    for (tokens, asked), line in zip(REQUESTS, described(path, 6, REQUESTS), strict=True):
-        resolved = resolver.resolve(None if asked == "own" else asked, tokens)
-        assert line == expected(resolved), asked
+    for (max_tokens, schedule), line in zip(REQUESTS, described(path, 6, REQUESTS), strict=True):
+        resolved = resolver.resolve(None if schedule == "own" else schedule, max_tokens)
+        assert line == expected(resolved), schedule
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 7, 12, 24, 48, 96])
-def test_presets_of_all_depths_begin_at_the_same_tokens(tmp_path: Path, num_layers: int) -> None:
+def test_presets_run_the_same_layers_in_models_of_any_depth(
+    tmp_path: Path, num_layers: int
+) -> None:
     own = ExitSchedule.full(num_layers)
     (path := tmp_path / "schedule.json").write_text(document_text(own))
     presets = fitting_presets(num_layers)[::2]
-    requests = [(tokens, name) for tokens in (1, 2, 3, 10, 64, 77) for name in presets]
+    requests = [(max_tokens, name) for max_tokens in (1, 2, 3, 10, 64, 77) for name in presets]
     resolver = ScheduleResolver(num_layers, own, 2**20)
-    for (tokens, asked), line in zip(requests, described(path, num_layers, requests), strict=True):
-        assert line == expected(resolver.resolve(asked, tokens)), (asked, tokens)
+    lines = described(path, num_layers, requests)
+    for (max_tokens, name), line in zip(requests, lines, strict=True):
+        assert line == expected(resolver.resolve(name, max_tokens)), (name, max_tokens)
 
 
-def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None:
+def test_a_request_may_give_a_schedule_as_json_but_not_as_text(tmp_path: Path) -> None:
     own = ExitSchedule.full(6)
     (path := tmp_path / "schedule.json").write_text(document_text(own))
     given = parse_schedule("cosine:max=5,min=2,horizon=12", num_layers=6)
@@ -102,7 +105,7 @@ def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None
     assert lines[1].startswith(f"error: schedule '{wrong}' | is unknown here; allowed: 2x, ")
 
 
-def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
+def test_both_refuse_a_horizon_above_the_maximum(tmp_path: Path) -> None:
     own = ExitSchedule.full(6)
     (path := tmp_path / "schedule.json").write_text(document_text(own))
     (line,) = described(path, 6, [(2**20 + 1, "2x")])
@@ -113,22 +116,22 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["full", "2x:horizon=99"])
-def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) -> None:
+def test_both_refuse_a_horizon_above_the_positions(tmp_path: Path, own: str) -> None:
     schedule = parse_schedule(own, num_layers=6)
     (path := tmp_path / "schedule.json").write_text(document_text(schedule))
     resolver = ScheduleResolver(6, schedule, 64)
     longest = max(64, schedule.horizon)
-    asked = [(9, f"2x:horizon={longest}"), (9, f"2x:horizon={longest + 1}"), (9, "2x")]
-    fits, beyond, lent = described(path, 6, asked, 64)
-    assert fits == expected(resolver.resolve(asked[0][1], 9))
-    assert lent == expected(resolver.resolve("2x", 9))
+    requests = [(9, f"2x:horizon={longest}"), (9, f"2x:horizon={longest + 1}"), (9, "2x")]
+    allowed, too_long, preset = described(path, 6, requests, 64)
+    assert allowed == expected(resolver.resolve(requests[0][1], 9))
+    assert preset == expected(resolver.resolve("2x", 9))
     with pytest.raises(ScheduleError, match=str(longest + 1)):
-        resolver.resolve(asked[1][1], 9)
-    assert beyond.startswith("error: ")
-    assert str(longest + 1) in beyond
+        resolver.resolve(requests[1][1], 9)
+    assert too_long.startswith("error: ")
+    assert str(longest + 1) in too_long
 
 
-def test_both_refuse_a_horizon_beyond_the_positions_in_json_unless_it_is_implied(
+def test_both_refuse_a_json_horizon_above_the_positions_unless_it_is_implied(
     tmp_path: Path,
 ) -> None:
     own = ExitSchedule.full(6)
@@ -137,8 +140,8 @@ def test_both_refuse_a_horizon_beyond_the_positions_in_json_unless_it_is_implied
     rule = {"num_layers": 6, "max_exit_layer": 4, "min_exit_layer": 2, "horizon": 65}
     table = rule | {"decay": "table", "table": [4] * 64 + [2]}
     texts = [json.dumps(one) for one in (rule, rule | {"horizon": 64}, table)]
-    beyond, fits, implied = described(path, 6, [(9, text) for text in texts], 64)
+    too_long, allowed, implied = described(path, 6, [(9, text) for text in texts], 64)
     with pytest.raises(ScheduleError, match="horizon is 65; allowed: 1 to 64, the bundle's posi"):
         resolver.resolve(texts[0], 9)
-    assert "horizon is 65; allowed: 1 to 64, the bundle's positions" in beyond
-    assert [fits, implied] == [expected(resolver.resolve(text, 9)) for text in texts[1:]]
+    assert "horizon is 65; allowed: 1 to 64, the bundle's positions" in too_long
+    assert [allowed, implied] == [expected(resolver.resolve(text, 9)) for text in texts[1:]]

@@ -1,4 +1,4 @@
-"""Engines run from C++ leave the same bytes as engines run from Python."""
+"""Engines write the same bytes whether C++ or Python runs them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def run_engine(
     backend.load(bundle, spec).bind({role: values[role] for role in spec.roles}).run()
 
 
-def test_search_paths_of_onnx_runtime_are_reported(
+def test_a_missing_onnx_runtime_is_reported_with_its_path(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "libonnxruntime.so")
@@ -111,7 +111,7 @@ def test_search_paths_of_onnx_runtime_are_reported(
 
 
 @pytest.mark.skipif(PRESET != "tests", reason="a sanitizer needs terabytes of addresses")
-def test_a_limit_that_keeps_onnx_runtime_out_is_named(
+def test_a_memory_limit_that_stops_onnx_runtime_from_loading_is_named(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     words = (exported("pre_norm"), "1", "1", "mapped", tmp_path / "output")
@@ -123,13 +123,13 @@ def test_a_limit_that_keeps_onnx_runtime_out_is_named(
     assert "pip install" not in done.stderr
 
 
-def test_engines_of_one_process_share_its_pool(exported: Callable[..., Path]) -> None:
+def test_engines_of_one_process_share_its_thread_pool(exported: Callable[..., Path]) -> None:
     done = run("shared_process", exported("pre_norm"))
     assert done.returncode == 0, done.stderr
-    told = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    outcomes = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
     assert "open skipdec first" in done.stdout
-    assert told["beside another's environment"].startswith("status 5, ONNX Runtime ")
+    assert outcomes["beside another's environment"].startswith("status 5, ONNX Runtime ")
     for name in ("with as many threads", "with any threads", "after the first closed"):
-        assert told[name] == "fine"
+        assert outcomes[name] == "fine"
     for name in ("with other threads", "with too many threads", "with another library"):
-        assert told[name].startswith("status 1, ")
+        assert outcomes[name].startswith("status 1, ")

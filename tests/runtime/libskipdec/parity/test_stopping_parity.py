@@ -21,7 +21,7 @@ _WORDS = ["a", "ab", "aba", "abab", "b", " ", "é", "ét", "東", "東京", "\uf
 
 
 def random_case(source: random.Random, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return short texts of few words, which also form the stop strings."""
+    """Return a case whose text and stop strings consist of the same few words."""
     text = "".join(source.choices(_WORDS, k=source.randint(1, 12)))
     token_ids = tokenizer.encode(text + random_text(source, ("</s>",)) * source.randint(0, 1))[1:]
     max_tokens = source.choice((1, 2, 5, 100))
@@ -87,6 +87,6 @@ def test_random_sequences_end_as_in_python(name: str, tmp_path: Path) -> None:
     wrong = [row for row in zip(cases, answers, rights, strict=True) if row[1] != row[2]]
     assert not wrong[:2]
     ends = {str(right["finish_reason"]) for right in rights}
-    assert ends == {"stop", "length", "abort", "error", "None"}  # None: it goes on
+    assert ends == {"stop", "length", "abort", "error", "None"}  # None: the sequence goes on
     assert sum(isinstance(right.get("stop_reason"), str) for right in rights) > 500
     assert any(right.get("stop_reason") == "</s>" for right in rights)

@@ -49,7 +49,7 @@ def split(
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
 
 
-OTHER_KINDS: dict[str, tuple[Change, str]] = {
+UNSUPPORTED: dict[str, tuple[Change, str]] = {
     "unigram": (
         lambda file: file.update(model={"vocab": [["a", -1.5]], "unk_id": 0, "type": "Unigram"}),
         'has the model "Unigram"',
@@ -158,12 +158,14 @@ OTHER_KINDS: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", list(OTHER_KINDS))
-def test_another_kind_runs_on_token_ids_only(kind: str, tmp_path: Path) -> None:
-    change, words = OTHER_KINDS[kind]
-    said = refusal(tmp_path, change)
-    assert words in said
-    assert said.endswith("this library does not implement it: give token ids, not text")
+@pytest.mark.parametrize("kind", list(UNSUPPORTED))
+def test_an_unsupported_tokenizer_is_refused_with_advice_to_give_token_ids(
+    kind: str, tmp_path: Path
+) -> None:
+    change, words = UNSUPPORTED[kind]
+    message = refusal(tmp_path, change)
+    assert words in message
+    assert message.endswith("this library does not implement it: give token ids, not text")
 
 
 def _without(*keys: str) -> Change:
@@ -276,15 +278,15 @@ MALFORMED: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("kind", list(MALFORMED))
-def test_malformed_file_is_refused_with_what_is_wrong(kind: str, tmp_path: Path) -> None:
+def test_a_malformed_file_is_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
     change, words = MALFORMED[kind]
-    said = refusal(tmp_path, change)
-    assert said.startswith("error 2 tokenizer.json | ")
-    assert words in said
-    assert said.endswith("export the model again")
+    message = refusal(tmp_path, change)
+    assert message.startswith("error 2 tokenizer.json | ")
+    assert words in message
+    assert message.endswith("export the model again")
 
 
-FINE: dict[str, Change] = {
+VALID: dict[str, Change] = {
     "no_type": _without("model", "type"),
     "no_dropout": lambda file: file["model"].update(dropout=0.0),
     "empty_prefix": lambda file: file["model"].update(continuing_subword_prefix=""),
@@ -305,13 +307,15 @@ FINE: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("kind", list(FINE))
-def test_files_that_tokenizers_reads_are_read(kind: str, tmp_path: Path) -> None:
-    assert refusal(tmp_path, FINE[kind]) == ""
+@pytest.mark.parametrize("kind", list(VALID))
+def test_files_that_the_package_reads_are_read(kind: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, VALID[kind]) == ""
 
 
-def test_file_above_the_limit_is_refused_unread(tmp_path: Path) -> None:
+def test_a_file_above_the_size_limit_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(b" " * ((64 << 20) + 1))
-    said = subprocess.run([built_program("tokenize"), path], capture_output=True, text=True).stdout
-    assert "is larger than 67108864 bytes, the limit" in said
+    output = subprocess.run(
+        [built_program("tokenize"), path], capture_output=True, text=True
+    ).stdout
+    assert "is larger than 67108864 bytes, the limit" in output

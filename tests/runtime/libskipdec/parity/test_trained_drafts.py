@@ -1,4 +1,4 @@
-"""libskipdec drafts by a trained layer and by the model's behind a narrow head as Python does."""
+"""libskipdec drafts like Python with a trained layer, and with the model's and a narrow head."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SCHEDULES = ("full", "linear:max=5,min=3,warmup=2,horizon=12")
 PROMPTS = [draw_prompt(length) for length in (30, 1)]
 
 
-def asked(schedule: str) -> list[Asked]:
-    """Return requests of every kind, the last ones of texts that n-grams know."""
+def requests_for(schedule: str) -> list[Asked]:
+    """Return requests of every kind, and four of them again once n-grams know their texts."""
     once = of_every_kind(PROMPTS, schedule)
     return once + once[:4]
 
@@ -41,7 +41,7 @@ def bundle(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Path:
-    """Return bundles of draft layers that read states at several depths, one with a narrow head."""
+    """Return a bundle with a draft layer that reads several states; one has a narrow head too."""
     (reads, head), folder = request.param, tmp_path_factory.mktemp("trained")
     model = str(checkpoint("pre_norm"))
     layer = write_draft_layer(folder / "layer", model, reads)
@@ -54,18 +54,18 @@ def bundle(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("draft", ["trained", "own+trained,tokens=3", "ends:2"])
-def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str) -> None:
+def test_both_draft_the_same_tokens(bundle: Path, schedule: str, draft: str) -> None:
     fixed = f"{draft},adapt=no"
     with both(bundle, draft=fixed) as (python, native):
-        expected = python.run(asked(schedule))
-        given = native.run(asked(schedule), draft=fixed)
+        expected = python.run(requests_for(schedule))
+        given = native.run(requests_for(schedule), draft=fixed)
     assert given == expected
     assert drafts_of(given) == drafts_of(expected)
     assert sum(drafted for _, drafted, _ in drafts_of(given)) > 300
 
 
-def test_guesses_are_those_of_literal_chains(bundle: Path) -> None:
-    """Of rows that run together, behind passes that accepted unlike numbers of tokens."""
+def test_guesses_equal_those_of_a_literal_computation(bundle: Path) -> None:
+    """Rows run together after passes that accepted different numbers of tokens."""
     texts = [
         {"prompt": draw_prompt(length), "completion": draw_prompt(60 - length)}
         for length in (20, 1, 9, 4, 16)
@@ -86,7 +86,7 @@ def test_guesses_are_those_of_literal_chains(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("draft", ["trained", "off"])
-def test_both_count_the_draft_layers_memory_of_a_request(bundle: Path, draft: str) -> None:
+def test_both_compute_the_same_kv_memory_of_a_request(bundle: Path, draft: str) -> None:
     params = BASE.model_copy(update={"max_tokens": 30})
     line = {"prompt": PROMPTS[0], "params": {"max_tokens": 30}}
     (answer,) = run_native(bundle, [line], draft=draft, kv_memory=1 << 14)
@@ -99,8 +99,8 @@ def test_both_count_the_draft_layers_memory_of_a_request(bundle: Path, draft: st
     assert answer["error"].split(" | ")[1] == str(refused.value).split(" | ")[1]
 
 
-def test_auto_drafts_what_the_bundle_recommends_in_both(bundle: Path) -> None:
-    requests = asked("full")[:4]
+def test_both_resolve_auto_to_the_recommended_drafts(bundle: Path) -> None:
+    requests = requests_for("full")[:4]
     native = NativeRuntime(bundle, 6)
     with both(bundle, draft="auto") as (python, _):
         expected = python.run(requests)

@@ -34,8 +34,8 @@ def character_classes() -> dict[int, int]:
 
 
 @cache
-def of_each_kind() -> dict[int, str]:
-    """Return all characters by what splits distinguish: letters, numbers, digits, spaces."""
+def characters_by_kind() -> dict[int, str]:
+    """Return all characters by the kinds that splits distinguish: letters, digits and so on."""
     of_kind: dict[int, list[str]] = defaultdict(list)
     for scalar, known in character_classes().items():
         of_kind[known & (7 | CharacterClass.DIGIT)].append(chr(scalar))
@@ -43,31 +43,31 @@ def of_each_kind() -> dict[int, str]:
     return {kind: "".join(characters) for kind, characters in of_kind.items()}
 
 
-def sizes_of_pieces(kind: str, folder: Path, texts: list[str]) -> Iterator[tuple[list[int], ...]]:
-    """Yield for each text the bytes of its pieces, in C++ and in the package."""
+def piece_sizes(kind: str, folder: Path, texts: list[str]) -> Iterator[tuple[list[int], ...]]:
+    """Yield the bytes of each piece of a text, in C++ and in the package."""
     path = tokenizer_file(kind, folder)
     lines = answers(built_program("tokenize"), path, [("p", text.encode()) for text in texts])[1:]
     splitter = Tokenizer.from_file(str(path)).pre_tokenizer
     for line, text in zip(lines, texts, strict=True):
-        pieces = splitter.pre_tokenize_str(text)  # whose characters are the stand-ins of bytes
+        pieces = splitter.pre_tokenize_str(text)  # a character stands for a byte
         yield [int(size) for size in line.split()], [len(piece) for piece, _ in pieces]
 
 
 @pytest.mark.parametrize("kind", BYTE_LEVEL)
 def test_every_character_is_split_as_by_the_package(kind: str, tmp_path: Path) -> None:
-    """Characters of a kind that are no spaces make one run, or as many pieces as digits."""
+    """Test all characters of a kind as one run, and each space between other characters."""
     neighbours = {0: "!", CharacterClass.LETTER: "a", CharacterClass.NUMBER: "1"}
-    kinds = dict(of_each_kind())
+    kinds = dict(characters_by_kind())
     spaces = kinds.pop(CharacterClass.SPACE)
     runs = [neighbours[known & 7] + characters for known, characters in kinds.items()]
     between = "".join(f"a{space}1{space}!{space}{space}\n{space}" for space in spaces)
     assert len(spaces) == 25
-    for ours, right in sizes_of_pieces(kind, tmp_path, [*runs, between]):
+    for ours, right in piece_sizes(kind, tmp_path, [*runs, between]):
         assert ours == right
 
 
-def test_contractions_ignore_the_case_of_the_same_letters() -> None:
-    """The long s, U+017F, is an s. Asks about each letter that may have case."""
+def test_the_package_finds_contractions_of_the_expected_letters_only() -> None:
+    """Try each letter that may have case; the long s, U+017F, counts as an s."""
     letters = "".join(
         chr(at) for at, known in character_classes().items() if known & CharacterClass.LETTER
     )
@@ -88,8 +88,8 @@ def test_every_character_is_composed_as_by_the_package(form: str, tmp_path: Path
     assert bytes.fromhex(ours[1:]).decode() == normalizers.NFC().normalize_str(text)
 
 
-def test_words_and_spaces_beside_added_tokens_are_those_of_the_package(tmp_path: Path) -> None:
-    """Tests each border of the table; scripts/libskipdec/unicode_tables.py --check tests all."""
+def test_added_tokens_beside_any_class_of_character_match_the_package(tmp_path: Path) -> None:
+    """Test the border of each class; unicode_tables.py --check tests all characters."""
     path = tokenizer_file("flagged", tmp_path)
     classes = character_classes()
     borders = [at for at in SCALARS if at and classes.get(at - 1, classes[at]) != classes[at]]
