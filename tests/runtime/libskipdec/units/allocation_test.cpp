@@ -1,5 +1,5 @@
-// Tests that steps do not allocate, by counting every operator new of this program, and that what
-// runs outlives an allocation that fails, by failing each in turn.
+// Tests that steps do not allocate, by counting the calls of operator new, and that other requests
+// survive an allocation that fails, by failing each in turn.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,9 +17,9 @@
 namespace {
 
 thread_local std::int64_t allocations = 0;
-thread_local std::size_t most_bytes = SIZE_MAX;       // of one allocation
-thread_local std::int64_t until_failure = INT64_MAX;  // allocations of this thread
-std::atomic<bool> has_failed{false};                  // one of any thread
+thread_local std::size_t most_bytes = SIZE_MAX;       // larger allocations fail
+thread_local std::int64_t until_failure = INT64_MAX;  // allocations before one fails
+std::atomic<bool> has_failed{false};                  // in any thread
 
 bool fails_now() {
   if (until_failure-- != 0) return false;
@@ -46,7 +46,7 @@ void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept {
   std::free(memory);  // NOLINT(*-no-malloc)
 }
 
-// Buffers of the library.
+// The library allocates its buffers with this function.
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
   void* memory = nullptr;
   return !fails_now() && posix_memalign(&memory, alignment, size) == 0 ? memory : nullptr;
@@ -108,7 +108,7 @@ TEST_F(AllocationTest, DraftStepsAllocateNothingWhileTheirRowsStay) {
   EXPECT_EQ(allocations, before);
 }
 
-TEST_F(AllocationTest, PassesThatLeaveStatesAndTrainedDraftsAllocateNothingOnceTheyHaveRun) {
+TEST_F(AllocationTest, TrainedDraftsAndTheirPassesAllocateNothingOnceTheyHaveRun) {
   engines_.load_trained_drafts(bundle_, backend_);
   SlotStitcher stitcher(engines_, bundle_.manifest(), {3, 64, 1 << 22}, false, true);
   std::vector<PromptRow> prompts{prompt(0, true), prompt(1, true), prompt(2, true)};
@@ -134,7 +134,7 @@ TEST_F(AllocationTest, PassesThatLeaveStatesAndTrainedDraftsAllocateNothingOnceT
   EXPECT_EQ(with_allocations, 5);
 }
 
-TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
+TEST_F(AllocationTest, StepsOfABatchAllocateNothingOnceTheyHaveRun) {
   RunningBatchConfig config;
   config.max_batch_size = 2;
   config.kv_memory = 1 << 22;
@@ -152,7 +152,7 @@ TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
   EXPECT_EQ(allocations, before);
 }
 
-// Calls ``run`` with 0, 1, … until it ends before as many allocations of any thread.
+// Calls ``run`` with the number of the allocation to fail, until none has failed.
 template <class Run>
 void fail_each_allocation(const Run& run) {
   for (std::int64_t number = 0;; ++number) {
@@ -162,13 +162,13 @@ void fail_each_allocation(const Run& run) {
   }
 }
 
-TEST_F(AllocationTest, ABatchRunsAsBeforeBehindAnyAllocationThatFails) {
+TEST_F(AllocationTest, ABatchRunsAsBeforeAfterAnyFailedAllocation) {
   engines_.load_trained_drafts(bundle_, backend_);
   RunningBatchConfig config;
   config.max_batch_size = 3;
   config.kv_memory = 1 << 22;
   config.draft = DraftConfig::parse("own+trained,adapt=no");
-  // Two requests of one prompt, whose two blocks later ones find; the first has two completions.
+  // All requests have one prompt, of two cached blocks; every second has two completions.
   const auto add = [this](RunningBatch& batch, std::int64_t number) {
     Request request;
     request.prompt.assign(33, 5);
@@ -200,12 +200,12 @@ TEST_F(AllocationTest, ABatchRunsAsBeforeBehindAnyAllocationThatFails) {
     for (const std::int64_t each : {0, 1, 2}) {
       try {
         add(batch, each);
-      } catch (const std::bad_alloc&) {  // of this request alone
+      } catch (const std::bad_alloc&) {  // only this request fails
       }
       if (each == 0) continue;
       try {
         run(batch);
-      } catch (const std::bad_alloc&) {  // of the scheduler: the batch gives up
+      } catch (const std::bad_alloc&) {  // the scheduler fails, and with it the batch
         until_failure = INT64_MAX;
         return;
       }
@@ -223,8 +223,8 @@ TEST(IntakeTest, ASubmissionWithoutMemoryQueuesNothing) {
     options.batch.kv_memory = 1 << 22;
     Service service(std::make_shared<ArithmeticBundle>(), std::make_shared<ArithmeticBackend>(),
                     options);
-    std::atomic<int> told{0};
-    const OnDelta count = [&](const Delta& /*delta*/) { return ++told > 0; };
+    std::atomic<int> num_deltas{0};
+    const OnDelta count = [&](const Delta& /*delta*/) { return ++num_deltas > 0; };
     const std::vector<Prompt> prompts(20, TokenSpan{4});
     const std::vector<OnDelta> on_delta(prompts.size(), count);
     until_failure = number;
@@ -236,7 +236,7 @@ TEST(IntakeTest, ASubmissionWithoutMemoryQueuesNothing) {
     }
     until_failure = INT64_MAX;
     EXPECT_TRUE(service.drain(10));
-    EXPECT_EQ(told > 0, is_queued);
+    EXPECT_EQ(num_deltas > 0, is_queued);
   });
 }
 
@@ -254,10 +254,10 @@ TEST(IntakeTest, ARequestWithoutMemoryEndsAlone) {
   EXPECT_TRUE(testing::submit(service, {4}, small, limits)->mailbox.wait(-1));
   SamplingParams large = small;
   large.stop_token_ids.assign(1 << 16, 5);
-  std::vector<Delta> told;
-  const auto tells = [&](const Delta& delta) { return told.push_back(delta), true; };
+  std::vector<Delta> deltas;
+  const auto record = [&](const Delta& delta) { return deltas.push_back(delta), true; };
   const auto failed = {testing::submit(service, {4}, large),
-                       testing::submit(service, {4}, large, tells)};
+                       testing::submit(service, {4}, large, record)};
   const auto other = testing::submit(service, {4}, small);
   for (const auto& ticket : failed) {
     ASSERT_TRUE(ticket->mailbox.wait(-1));
@@ -265,8 +265,8 @@ TEST(IntakeTest, ARequestWithoutMemoryEndsAlone) {
     EXPECT_EQ(ticket->mailbox.completions().at(0).finish_reason, FinishReason::kError);
   }
   EXPECT_EQ((*failed.begin())->mailbox.next(0).delta->finish_reason, FinishReason::kError);
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].finish_reason, FinishReason::kError);
+  ASSERT_EQ(deltas.size(), 1U);
+  EXPECT_EQ(deltas[0].finish_reason, FinishReason::kError);
   ASSERT_TRUE(other->mailbox.wait(-1));
   ASSERT_EQ(other->mailbox.progress(), Progress::kEnded);
   EXPECT_EQ(other->mailbox.completions().at(0).finish_reason, FinishReason::kLength);

@@ -1,4 +1,4 @@
-// Tests that bundles without a backend are refused before ONNX Runtime is searched for.
+// Tests that bundles without a backend are refused before ONNX Runtime is looked for.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::string refusal_of(const nlohmann::json& manifest, const SessionOptions& opt
   return refusal([&] { Backend::open(bundle, options); });
 }
 
-TEST(Backend, SaysWhoRunsBundlesForTensorRt) {
+TEST(Backend, NamesTheTargetsThatItDoesNotRun) {
   nlohmann::json manifest = hollow_manifest();
   manifest["target"] = "tensorrt";
   EXPECT_NE(refusal_of(manifest).find("run it by skipdec's Python runtime"), std::string::npos);
@@ -44,25 +44,25 @@ TEST(Backend, RefusesActivationsInBfloat16) {
   EXPECT_NE(refusal_of(manifest).find("computes in bfloat16"), std::string::npos);
 }
 
-TEST(Backend, RefusesAnInstructionSetThatCannotRunHereForAnyBundle) {
+TEST(Backend, RefusesAnInstructionSetThatCannotRunHere) {
   ::setenv("SKIPDEC_INSTRUCTION_SET", "abacus", 1);
   const std::string words = refusal_of(hollow_manifest());
   ::unsetenv("SKIPDEC_INSTRUCTION_SET");
   EXPECT_EQ(words.rfind("SKIPDEC_INSTRUCTION_SET | names what can't run here", 0), 0U) << words;
 }
 
-TEST(Backend, RefusesToCopyWeightsTwice) {
+TEST(Backend, RefusesToCopyWeightsWithoutKernels) {
   SessionOptions options;
   options.weights = WeightsPlace::kCopied;
   EXPECT_NE(refusal_of(hollow_manifest(), options).find("weights | are to be copied"),
             std::string::npos);
 }
 
-TEST(Backend, SaysThatMemoryIsShortForACopyOfWeights) {
-  constexpr std::size_t kMore = std::size_t{1} << 60;  // than any machine has
+TEST(Backend, ReportsThatACopyOfWeightsExceedsMemory) {
+  constexpr std::size_t kBytes = std::size_t{1} << 60;  // more than any machine has
   try {
-    const onnxruntime::HugePages pages(kMore);
-    FAIL() << "as many bytes were mapped";
+    const onnxruntime::HugePages pages(kBytes);
+    FAIL() << "2**60 bytes were mapped";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::kMemory);
   }

@@ -44,7 +44,7 @@ class BundleOnDisk : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(BundleOnDisk, IsOpenedIfItIsWhole) {
+TEST_F(BundleOnDisk, IsOpenedIfItIsIntact) {
   const auto bundle = opened();
   bundle->await_weights();
   bundle->await_weights();
@@ -56,7 +56,7 @@ TEST_F(BundleOnDisk, IsOpenedIfItIsWhole) {
             std::string::npos);
 }
 
-TEST_F(BundleOnDisk, IsReadOnWhereverItsDirectoryGoes) {
+TEST_F(BundleOnDisk, IsStillReadAfterItsDirectoryMoved) {
   const auto bundle = opened();
   fs::rename(path(), folder_ / "elsewhere");
   fs::create_directories(path());
@@ -64,23 +64,23 @@ TEST_F(BundleOnDisk, IsReadOnWhereverItsDirectoryGoes) {
   EXPECT_TRUE(fs::is_regular_file(bundle->locate("engines/head.onnx")));
 }
 
-TEST_F(BundleOnDisk, LosesAFile) {
+TEST_F(BundleOnDisk, IsRefusedWithoutOneOfItsFiles) {
   fs::remove(path() / "tokenizer.json");
   expect_refused("tokenizer.json: is missing");
 }
 
-TEST_F(BundleOnDisk, HasAFileOfAnotherSize) {
+TEST_F(BundleOnDisk, IsRefusedWithAFileOfAnotherSize) {
   write_file(path() / "engines/embed.weights", "short");
   expect_refused("engines/embed.weights: has 5 bytes; expected 21");
 }
 
-TEST_F(BundleOnDisk, HasAnotherGraph) {
+TEST_F(BundleOnDisk, IsRefusedWithAChangedGraph) {
   write_file(path() / "engines/embed.onnx", "engines/embed.onnX");
   expect_refused("engines/embed.onnx: has SHA-256 ");
   EXPECT_NE(refusal([&] { opened(Verify::kGraphs); }), "");
 }
 
-TEST_F(BundleOnDisk, HasOtherWeightsWhichAreNoticedIfTheyAreHashed) {
+TEST_F(BundleOnDisk, IsRefusedWithChangedWeightsIfTheyAreHashed) {
   write_file(path() / "engines/embed.weights", "engines/embed.weightS");
   opened(Verify::kGraphs)->await_weights();
   const auto bundle = opened();
@@ -88,14 +88,14 @@ TEST_F(BundleOnDisk, HasOtherWeightsWhichAreNoticedIfTheyAreHashed) {
             std::string::npos);
 }
 
-TEST_F(BundleOnDisk, HasADraftLayerThatIsHashedOnRequest) {
+TEST_F(BundleOnDisk, HashesItsDraftLayerOnRequest) {
   write_hollow_bundle(path(), drafted_manifest(true));
   const auto whole = opened();
   whole->await_weights();
   whole->check_weights(whole->manifest().trained_draft->layer);
   write_file(path() / "engines/layer_draft.weights", "engines/layer_draft.weightS");
   const auto bundle = opened();
-  bundle->await_weights();  // of the engines that every text runs
+  bundle->await_weights();  // hashes only the engines that every text runs
   const EngineSpec& draft = bundle->manifest().trained_draft->layer;
   EXPECT_NE(refusal([&] {
               bundle->check_weights(draft);
@@ -104,43 +104,43 @@ TEST_F(BundleOnDisk, HasADraftLayerThatIsHashedOnRequest) {
   opened(Verify::kGraphs)->check_weights(draft);
 }
 
-TEST_F(BundleOnDisk, TellsEveryFileThatIsWrong) {
+TEST_F(BundleOnDisk, ReportsEveryDamagedFile) {
   fs::remove(path() / "tokenizer.json");
   fs::remove(path() / "engines/embed.onnx");
   expect_refused("3 problems:\n  - tokenizer.json: is missing\n  - engines/embed.onnx: is missing");
 }
 
-TEST_F(BundleOnDisk, HasALinkThatLeavesIt) {
+TEST_F(BundleOnDisk, IsRefusedWithALinkThatLeavesIt) {
   write_file(folder_ / "outside", "tokenizer.json");
   fs::remove(path() / "tokenizer.json");
   fs::create_symlink("../outside", path() / "tokenizer.json");
   expect_refused("tokenizer.json: is a link to ");
 }
 
-TEST_F(BundleOnDisk, MayHaveALinkThatStays) {
+TEST_F(BundleOnDisk, MayHaveALinkThatStaysInside) {
   fs::rename(path() / "tokenizer.json", path() / "other");
   fs::create_symlink("other", path() / "tokenizer.json");
   EXPECT_EQ(opened()->read("tokenizer.json", kLimit), "tokenizer.json");
 }
 
-TEST_F(BundleOnDisk, HasAPipeForAFile) {
+TEST_F(BundleOnDisk, IsRefusedWithAPipeForAFile) {
   fs::remove(path() / "tokenizer.json");
   ASSERT_EQ(::mkfifo((path() / "tokenizer.json").c_str(), 0600), 0);
   expect_refused("tokenizer.json: can't be read (is a pipe; expected a regular file)");
 }
 
-TEST_F(BundleOnDisk, HasADirectoryForASchedule) {
+TEST_F(BundleOnDisk, IsRefusedWithADirectoryForASchedule) {
   fs::remove(path() / "schedule.json");
   fs::create_directory(path() / "schedule.json");
   expect_refused("schedule.json | can't be read (is a directory; expected a regular file); write");
 }
 
-TEST_F(BundleOnDisk, HasAManifestLargerThanAny) {
+TEST_F(BundleOnDisk, IsRefusedWithAManifestAboveTheLimit) {
   fs::resize_file(path() / "manifest.json", (16 << 20) + 1);
   expect_refused("manifest.json | is larger than 16,777,216 bytes, the limit");
 }
 
-TEST_F(BundleOnDisk, IsReadAgainOnlyAsItWas) {
+TEST_F(BundleOnDisk, RefusesToReadAFileThatChanged) {
   const auto bundle = opened();
   write_file(path() / "tokenizer.json", "tokenizer.jsoN");
   EXPECT_NE(
@@ -148,14 +148,14 @@ TEST_F(BundleOnDisk, IsReadAgainOnlyAsItWas) {
       std::string::npos);
 }
 
-TEST_F(BundleOnDisk, GivesNoFileAboveItsReadersLimit) {
+TEST_F(BundleOnDisk, RefusesToReadAFileAboveTheGivenLimit) {
   const auto bundle = opened();
   EXPECT_EQ(bundle->read("tokenizer.json", 14), "tokenizer.json");
   EXPECT_NE(refusal([&] { bundle->read("tokenizer.json", 13); }).find("larger than 13 bytes, the"),
             std::string::npos);
 }
 
-TEST_F(BundleOnDisk, IsNotThereWhatLiesThereIsTold) {
+TEST_F(BundleOnDisk, IsMissingAndTheErrorSaysWhatLiesInItsPlace) {
   fs::rename(path(), folder_ / ".hollow.partial");
   expect_refused("is an unfinished export (.hollow.partial); run the export command again");
   fs::rename(folder_ / ".hollow.partial", folder_ / ".hollow.old");
@@ -171,11 +171,11 @@ TEST_F(BundleOnDisk, IsNotThereWhatLiesThereIsTold) {
   expect_refused("is a checkpoint, not a bundle; run: skipdec export ");
 }
 
-TEST_F(BundleOnDisk, IsNotFoundFromADirectoryThatIsGone) {
-  const fs::path before = fs::current_path(), gone = folder_ / "gone";
-  fs::create_directories(gone);
-  fs::current_path(gone);
-  fs::remove(gone);
+TEST_F(BundleOnDisk, IsReportedMissingFromADeletedDirectory) {
+  const fs::path before = fs::current_path(), deleted = folder_ / "deleted";
+  fs::create_directories(deleted);
+  fs::current_path(deleted);
+  fs::remove(deleted);
   std::string words;
   EXPECT_NO_THROW(words = refusal([] { Bundle::open("somewhere", Verify::kGraphs); }));
   fs::current_path(before);

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Writes a process's folder in /proc whose control groups are `groups`, beside a machine with
-// 4 KiB of memory left, and returns what the process may still allocate.
+// Writes the files of a process in the control groups `groups`, on a machine with 4 KiB of free
+// memory, and returns how many bytes the process may still allocate.
 std::int64_t memory_of(const std::string& name, const std::string& groups,
                        const std::map<std::string, std::string>& files) {
   const fs::path root = fs::path(testing::TempDir()) / ("groups-" + name);
@@ -28,7 +28,7 @@ std::int64_t memory_of(const std::string& name, const std::string& groups,
   return available_memory(root, root / "meminfo");
 }
 
-TEST(ControlGroupsTest, AvailableMemoryIsTheLeastThatMachineAndGroupsHaveLeft) {
+TEST(ControlGroupsTest, AvailableMemoryIsTheLeastOfMachineAndGroups) {
   EXPECT_EQ(memory_of("none", "0::/a\n", {}), 4096);
   EXPECT_EQ(memory_of("high", "0::/a\n", {{"unified/a/memory.max", "7000\n"}}), 4096);
   EXPECT_EQ(memory_of("max", "0::/a\n", {{"unified/a/memory.max", "max\n"}}), 4096);

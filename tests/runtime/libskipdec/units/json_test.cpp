@@ -1,4 +1,4 @@
-// Tests which texts parse_json accepts, and which it refuses before they cost memory.
+// Tests which texts parse_json accepts, and which it refuses before it allocates memory for them.
 
 #include <gtest/gtest.h>
 
@@ -30,14 +30,14 @@ std::string nested(std::size_t levels) {
   return std::string(levels, '[') + std::string(levels, ']');
 }
 
-TEST(ParseJson, GivesTheTreeOfTheText) {
+TEST(ParseJson, ReturnsTheTreeOfTheText) {
   const std::string text =
       R"({"a": [1, -2, 1.5, true, null, "\u00e9\ud83d\ude00"], "b": {"a": []}, "": 18446744073709551615})";
   EXPECT_EQ(parse_json(text, kDocument), json::parse(text));
   EXPECT_EQ(parse_json("\xEF\xBB\xBF 7 ", kDocument), json(7));
 }
 
-TEST(ParseJson, RefusesWhatIsNotJson) {
+TEST(ParseJson, RefusesInvalidJson) {
   for (const std::string text :
        {"", "{", "[1,]", "{\"a\" 1}", "nul", "1 2", "\"a", "[NaN]", "\"\xC3(\"", "\"\xED\xA0\x80\"",
         "\"\\ud800\"", "\"\xF5\x80\x80\x80\"", "// no\n1", "'a'", "\"\n\""})
@@ -51,13 +51,13 @@ TEST(ParseJson, RefusesNumbersThatDoNotFit) {
   EXPECT_NE(refusal_of("1e999").find("range of a double"), std::string::npos);
 }
 
-TEST(ParseJson, RefusesAKeyThatComesTwice) {
+TEST(ParseJson, RefusesADuplicateKey) {
   EXPECT_NE(refusal_of(R"({"b": {"key": 1, "key": 1}})").find("key twice in one object: key"),
             std::string::npos);
   EXPECT_EQ(parse_json(R"([{"a": 1}, {"a": {"a": 1}}])", kDocument).size(), 2U);
 }
 
-TEST(ParseJson, NestsAsDeepAsItsLimitAndNoDeeper) {
+TEST(ParseJson, RefusesNestingBeyondItsLimit) {
   JsonLimits shallow;
   shallow.max_nesting = 2;
   EXPECT_NO_THROW(parse_json(nested(100), kDocument));
@@ -66,7 +66,7 @@ TEST(ParseJson, NestsAsDeepAsItsLimitAndNoDeeper) {
   EXPECT_NE(refusal_of("[[1]]", shallow).find("deeper than 2"), std::string::npos);
 }
 
-TEST(ParseJson, StopsAtItsLimits) {
+TEST(ParseJson, RefusesTextsBeyondItsLimits) {
   JsonLimits limits;
   limits.max_values = 4;
   EXPECT_NO_THROW(parse_json("[1,2,3]", kDocument, limits));

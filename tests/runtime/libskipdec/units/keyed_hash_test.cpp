@@ -30,7 +30,7 @@ double seconds_of(const Fill& fill) {
   return thread_seconds_now() - start;
 }
 
-TEST(KeyedHash, TextsThatShareBitsOfAKnownHashAreIndexedAsFastAsOthers) {
+TEST(KeyedHash, TextsThatCollideInAKnownHashAreIndexedAsFastAsOthers) {
   const auto index = [](auto word_of) {
     Vocabulary vocabulary;
     for (std::uint64_t key = 0; key < kKeys; ++key) {
@@ -48,7 +48,7 @@ TEST(KeyedHash, TextsThatShareBitsOfAKnownHashAreIndexedAsFastAsOthers) {
   EXPECT_LT(seconds_of([&] { index(colliding); }), 10 * others);
 }
 
-TEST(KeyedHash, PairsThatShareBitsOfAKnownHashAreFoundAsFastAsOthers) {
+TEST(KeyedHash, PairsThatCollideInAKnownHashAreAddedAsFastAsOthers) {
   const auto fill = [](auto key_of) {
     PairTable table;
     for (std::uint64_t number = 0; number < kKeys; ++number) {

@@ -1,5 +1,4 @@
-// Tests which manifests are accepted, and which are refused before their
-// contents are used.
+// Tests which manifests are accepted, and which are refused before their contents are used.
 
 #include "bundle/manifest.h"
 
@@ -40,7 +39,7 @@ TEST(Manifest, IsReadAsItIsWritten) {
             std::string::npos);
 }
 
-json ending_manifest(const json& ends) {
+json manifest_ending_with(const json& ends) {
   json document = hollow_manifest();
   document["model"]["end_token_ids"] = ends;
   return document;
@@ -48,18 +47,18 @@ json ending_manifest(const json& ends) {
 
 TEST(Manifest, NamesEveryTokenThatEndsAText) {
   EXPECT_EQ(parsed(hollow_manifest()).model.end_token_ids, (std::vector<std::int64_t>{2}));
-  EXPECT_EQ(parsed(ending_manifest({2, 5, 3})).model.end_token_ids,
+  EXPECT_EQ(parsed(manifest_ending_with({2, 5, 3})).model.end_token_ids,
             (std::vector<std::int64_t>{2, 5, 3}));
 }
 
-TEST(Manifest, RefusesEndsOfTextThatDisagree) {
+TEST(Manifest, RefusesInconsistentEndTokens) {
   for (const json& ends : {json{2}, json{5, 2}, json{2, 5, 5}, json{2, 1 << 24}, json(5)})
-    EXPECT_NE(refusal([&] { parsed(ending_manifest(ends)); }).find("end_token_ids: is"),
+    EXPECT_NE(refusal([&] { parsed(manifest_ending_with(ends)); }).find("end_token_ids: is"),
               std::string::npos)
         << ends;
 }
 
-TEST(Manifest, RefusesAnEndOfTextWithoutALogit) {
+TEST(Manifest, RefusesAnEndTokenWithoutALogit) {
   for (const std::int64_t end : {-2, 32}) {
     json document = hollow_manifest();
     document["model"]["eos_token_id"] = end;
@@ -79,7 +78,7 @@ json block_manifest() {
   return document;
 }
 
-TEST(Manifest, TellsBlocksOfTheKernelsFromThoseOfOnnxRuntime) {
+TEST(Manifest, DistinguishesBlocksOfTheKernelsFromThoseOfOnnxRuntime) {
   json document = block_manifest();
   EXPECT_TRUE(parsed(document).foreign_products.empty());
   for (const json& change : {json{{"block_size", 16}}, json{{"accuracy_level", 0}}}) {
@@ -98,7 +97,7 @@ TEST(Manifest, TellsWhetherTheModelWasTrainedToExitEarly) {
   EXPECT_FALSE(parsed(document).is_tuned);
 }
 
-TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
+TEST(Manifest, MayHaveEnginesOfDrafts) {
   EXPECT_FALSE(parsed(hollow_manifest()).trained_draft.has_value());
   EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());
   const Manifest manifest = parsed(drafted_manifest());
@@ -119,7 +118,7 @@ TEST(Manifest, IgnoresUnknownFields) {
   EXPECT_EQ(parsed(document).layers.size(), 2U);
 }
 
-TEST(Manifest, SaysWhatCachesHold) {
+TEST(Manifest, GivesTheTypeAndWidthOfCaches) {
   json document = hollow_manifest();
   document["kernels"] = "skipdec";
   document["precision"]["dtype"] = "bfloat16";
@@ -135,8 +134,8 @@ TEST(Manifest, SaysWhatCachesHold) {
   EXPECT_EQ(manifest.kv_width, 6);
 }
 
-// Python and libskipdec refuse other manifests alike: parity/test_readers.py has them.
-TEST(Manifest, HasNeitherTypesOfKernelsNorPlansWithoutThem) {
+// parity/test_readers.py tests the other manifests that both runtimes refuse.
+TEST(Manifest, RefusesTypesWithoutKernelsAndBucketsWithoutABuild) {
   const json buckets = {{{"capacity", 64}, {"graph", "engines/embed.onnx"}}};
   const std::vector<std::pair<json, std::string>> wrong{
       {{{"precision", {{"kv_dtype", "float16"}}}}, "kv_dtype: is float16 without kernels"},
@@ -153,7 +152,7 @@ TEST(Manifest, HasNeitherTypesOfKernelsNorPlansWithoutThem) {
             std::string::npos);
 }
 
-TEST(Manifest, IsRefusedIfItIsNoObject) {
+TEST(Manifest, IsRefusedWithoutAFormatVersion) {
   for (const std::string text : {"[]", "3", "null", "{}"})
     EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("has format version missing"),
               std::string::npos);

@@ -68,7 +68,7 @@ std::shared_ptr<Service> open(std::int64_t max_model_len = 0) {
                                    std::make_shared<testing::ArithmeticBackend>(), options);
 }
 
-TEST(RequestsTest, WaitingWithinACallbackIsRefusedAndPollingIsNot) {
+TEST(RequestsTest, WaitingWithinACallbackIsRefusedButPollingIsNot) {
   const auto service = open();
   SamplingParams params;
   params.ignore_eos = true;
@@ -92,7 +92,7 @@ TEST(RequestsTest, WaitingWithinACallbackIsRefusedAndPollingIsNot) {
   for (const skipdec_status status : polls) EXPECT_NE(status, SKIPDEC_USAGE);
 }
 
-TEST(RequestsTest, ThreadsWithAnIdOfAnEngineThatIsGoneMayWaitAndReadTogether) {
+TEST(RequestsTest, ThreadsThatReuseTheIdOfAnEnginesThreadMayWaitAndRead) {
   const auto service = open();
   SamplingParams params;
   params.ignore_eos = true;
@@ -100,7 +100,7 @@ TEST(RequestsTest, ThreadsWithAnIdOfAnEngineThatIsGoneMayWaitAndReadTogether) {
   const auto request = request_of(submit(*service, TokenSpan{5}, params));
   ASSERT_EQ(skipdec_request_wait(request.get(), -1), SKIPDEC_OK);
   service->close();
-  for (int i = 0; i < 8; ++i) {  // the system gives the next threads the ids of those that ended
+  for (int i = 0; i < 8; ++i) {  // the system reuses the IDs of threads that ended
     skipdec_status status = SKIPDEC_USAGE;
     std::thread([&] { status = skipdec_request_wait(request.get(), -1); }).join();
     EXPECT_EQ(status, SKIPDEC_OK);
@@ -116,7 +116,7 @@ TEST(RequestsTest, ThreadsWithAnIdOfAnEngineThatIsGoneMayWaitAndReadTogether) {
   }
 }
 
-TEST(RequestsTest, ACallThatWaitsHoldsTheEngineThatAnotherThreadCloses) {
+TEST(RequestsTest, AWaitingCallKeepsAnEngineAliveThatAnotherThreadCloses) {
   skipdec_engine* const engine = std::make_unique<skipdec_engine>().release();  // closing frees it
   engine->service = open();
   std::promise<void> release;
@@ -142,7 +142,7 @@ TEST(RequestsTest, ACallThatWaitsHoldsTheEngineThatAnotherThreadCloses) {
   draining.join();
 }
 
-TEST(RequestsTest, CountsThatNoMemoryHoldsAreRefusedByName) {
+TEST(RequestsTest, CountsThatExceedMemoryAreRefused) {
   skipdec_engine engine;
   engine.service = open();
   const skipdec_prompt prompt{"a", nullptr, 0};
@@ -156,7 +156,7 @@ TEST(RequestsTest, CountsThatNoMemoryHoldsAreRefusedByName) {
   EXPECT_EQ(guarded(reserved), SKIPDEC_USAGE);
 }
 
-TEST(RequestsTest, TokensBeyondMaxModelLenAreRefusedByItsNameAndScored) {
+TEST(RequestsTest, TokensBeyondMaxModelLenAreScoredButNotContinued) {
   skipdec_engine engine;
   engine.service = open(20);
   const std::vector<std::int64_t> tokens(30, 5);
@@ -190,7 +190,7 @@ TEST(RequestsTest, AnEarlyRefusalLeavesNoHandle) {
   EXPECT_EQ(score, nullptr);
 }
 
-TEST(RequestsTest, ATimeoutHasWordsOfItsOwn) {
+TEST(RequestsTest, ATimeoutHasItsOwnErrorMessage) {
   const auto request = request_of(std::make_shared<Ticket>(1, std::make_shared<EngineThread>()));
   const skipdec_delta* delta = nullptr;
   keep_error("of another call");
@@ -201,7 +201,7 @@ TEST(RequestsTest, ATimeoutHasWordsOfItsOwn) {
   EXPECT_NE(std::string(skipdec_last_error()).find("in time"), std::string::npos);
 }
 
-TEST(RequestsTest, TheLogprobsOfChosenTokensCount) {
+TEST(RequestsTest, LogprobsOfChosenTokensCountTowardsTheLimit) {
   ModelSpec model;
   model.vocab_size = 10;
   model.max_seq_len = 1 << 20;

@@ -62,9 +62,9 @@ class RunningBatchTest : public ::testing::Test {
   }
 
   // Returns a request's completions in a batch of its own.
-  std::vector<Completion> alone(const Request& asked) {
-    make(static_cast<std::int64_t>(asked.params.n), 1 << 22, 2048, false);
-    batch_->add(0, asked, 0);
+  std::vector<Completion> alone(const Request& submitted) {
+    make(static_cast<std::int64_t>(submitted.params.n), 1 << 22, 2048, false);
+    batch_->add(0, submitted, 0);
     return run().at(0);
   }
 
@@ -85,7 +85,7 @@ TEST_F(RunningBatchTest, BypassedLayersChangeTheTokens) {
             alone(request({5, 6, 7}, 12, falling_schedule(4, 2, 1)))[0].token_ids);
 }
 
-TEST_F(RunningBatchTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
+TEST_F(RunningBatchTest, APromptRunsOnlyTheTokensAfterItsCachedPrefix) {
   TokenSpan prompt;
   for (std::int64_t token = 0; token < 40; ++token) prompt.push_back(token);
   const std::vector<Completion> expected = alone(request(prompt, 4));
@@ -97,7 +97,7 @@ TEST_F(RunningBatchTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
   EXPECT_EQ(batch_->stats().prefix_tokens, 32);
 }
 
-TEST_F(RunningBatchTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
+TEST_F(RunningBatchTest, AFailedStepEndsRunningRequestsAndWaitingOnesRun) {
   make(2, 1 << 22, 2048, false, 10);  // fails in the second step
   for (const std::int64_t number : {0, 1, 2}) batch_->add(number, request({4, 5}, 4), 0);
   const auto ended = run();
@@ -107,7 +107,7 @@ TEST_F(RunningBatchTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
   EXPECT_EQ(ended.at(2)[0].token_ids, alone(request({4, 5}, 4))[0].token_ids);
 }
 
-TEST_F(RunningBatchTest, TheThirdFailureInARowIsThrownThoughNothingRunsBetween) {
+TEST_F(RunningBatchTest, TheThirdFailureInARowIsThrownDespiteIdleSteps) {
   make(2, 1 << 22, 2048, false, 1, 1 << 20);
   for (const std::int64_t number : {0, 1}) {
     batch_->add(number, request({4, 5}, 4), 0);
@@ -118,8 +118,8 @@ TEST_F(RunningBatchTest, TheThirdFailureInARowIsThrownThoughNothingRunsBetween) 
   EXPECT_THROW(batch_->step(0), Error);
 }
 
-// `reset` frees the chunks of a prompt that is partly run, so it cannot go on.
-TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatIsPartlyRun) {
+// `reset` frees the chunks of a prompt that has partly run, so the prompt cannot go on.
+TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatHasPartlyRun) {
   // A call for prompt 0, a step, the first chunk of prompt 1, and a step that fails.
   make(2, 1 << 22, 16, false, 3 * testing::kLayers + 1);
   batch_->add(0, request({4, 5}, 8), 0);
@@ -131,12 +131,12 @@ TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatIsPartlyRun) {
   EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 
-TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromItsStart) {
-  const Request asked = request(TokenSpan(56, 7), 4, "full", 16);
+TEST_F(RunningBatchTest, APromptWhoseCachedPrefixWasEvictedRunsInChunksFromItsStart) {
+  const Request submitted = request(TokenSpan(56, 7), 4, "full", 16);
   const auto holds = [&](std::int64_t kv_memory) {
     make(16, kv_memory, 16);
     try {
-      batch_->require_possible(asked);
+      batch_->require_possible(submitted);
       return true;
     } catch (const Error&) {
       return false;
@@ -147,7 +147,7 @@ TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromIts
   batch_->add(0, request(TokenSpan(40, 7), 4), 0);
   run();
   ASSERT_GT(batch_->stats().prefix_bytes, 0);
-  batch_->add(1, asked, 0);
+  batch_->add(1, submitted, 0);
   int calls = 0;
   for (; batch_->stats().running == 0; ++calls) batch_->step(0);
   EXPECT_EQ(batch_->stats().prefix_tokens, 0);
@@ -156,17 +156,17 @@ TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromIts
 
 TEST_F(RunningBatchTest, ARowThatFailsCountsNoToken) {
   make(2);
-  Request asked = request({4, 5}, 4);
-  asked.params.min_tokens = 4;
+  Request submitted = request({4, 5}, 4);
+  submitted.params.min_tokens = 4;
   for (std::int64_t token = 0; token < testing::kVocabulary; ++token) {
-    asked.params.stop_token_ids.push_back(token);  // so that none is left to be drawn
+    submitted.params.stop_token_ids.push_back(token);  // so that no token can be drawn
   }
-  batch_->add(0, asked, 0);
+  batch_->add(0, submitted, 0);
   EXPECT_EQ(run().at(0)[0].finish_reason, FinishReason::kError);
   EXPECT_EQ(batch_->stats().generated_tokens, 0);
 }
 
-TEST_F(RunningBatchTest, WhatCanNeverRunIsRefused) {
+TEST_F(RunningBatchTest, RequestsThatCanNeverRunAreRefused) {
   make(2, kShortMemory / 2);
   EXPECT_THROW(batch_->require_possible(request({1}, 2, "full", 3)), Error);
   EXPECT_THROW(batch_->require_possible(request(TokenSpan(40, 5), 25)), Error);
@@ -174,7 +174,7 @@ TEST_F(RunningBatchTest, WhatCanNeverRunIsRefused) {
   EXPECT_THROW(make(2, 1 << 22, 15), Error);
 }
 
-TEST_F(RunningBatchTest, WhatWaitsStaysWhileNothingIsAdmittedAndBeginsAfterwards) {
+TEST_F(RunningBatchTest, AWaitingRequestBeginsOnceRequestsAreAdmittedAgain) {
   make(2);
   batch_->add(0, request({4, 5}, 4), 0);
   batch_->step(0);
@@ -188,10 +188,10 @@ TEST_F(RunningBatchTest, WhatWaitsStaysWhileNothingIsAdmittedAndBeginsAfterwards
   EXPECT_EQ(run().at(1)[0].finish_reason, FinishReason::kLength);
 }
 
-TEST_F(RunningBatchTest, AScoredTextHasTheDepthThatGeneratingItHas) {
-  const Request asked = request({5, 6, 7}, 5, falling_schedule(5, 2, 1));
-  const std::vector<Completion> made = alone(asked);
-  const ScoreRequest text{asked.prompt, made[0].token_ids, asked.schedule};
+TEST_F(RunningBatchTest, AScoredTextHasTheSameDepthAsAGeneratedOne) {
+  const Request submitted = request({5, 6, 7}, 5, falling_schedule(5, 2, 1));
+  const std::vector<Completion> made = alone(submitted);
+  const ScoreRequest text{submitted.prompt, made[0].token_ids, submitted.schedule};
   make(2);
   const ScoreResult result = batch_->score(text);
   EXPECT_EQ(result.layers, made[0].layers);
@@ -200,7 +200,7 @@ TEST_F(RunningBatchTest, AScoredTextHasTheDepthThatGeneratingItHas) {
   for (const double logprob : result.logprobs) EXPECT_NEAR(logprob, -2.803, 0.01);
 }
 
-TEST_F(RunningBatchTest, AScoredTextThatFailsIsCountedAndTakesItsTurn) {
+TEST_F(RunningBatchTest, AScoredTextThatFailsIsCountedAndTimed) {
   make(2, 1 << 22, 2048, false, 1);
   const ScoreRequest text{{5, 6}, {7, 8}, bundle_.schedules().own()};
   EXPECT_THROW(batch_->score(text), Error);

@@ -48,7 +48,7 @@ Sampler sampler_of(const SamplingParams& params, const std::vector<float>& logit
   return {params, {}, size_of(logits), output_index, {}};
 }
 
-TEST(Philox, TwoStreamsOfEntropyDiffer) {
+TEST(Philox, TwoStreamsSeededByEntropyDiffer) {
   EXPECT_NE(Philox::of_entropy().next_word(), Philox::of_entropy().next_word());
 }
 
@@ -63,7 +63,7 @@ TEST(SamplingParams, StopStringsAreLimitedInCharactersNotBytes) {
   EXPECT_NE(problem_of(params), "");
 }
 
-TEST(SamplingParams, WhatIsNoTextIsNoStopString) {
+TEST(SamplingParams, InvalidUtf8IsRefusedAsAStopString) {
   for (const char* text : {"\xff", "\xc0\xaf", "\xed\xa0\x80", "a\xe2\x82", "\xf4\x90\x80\x80"}) {
     SamplingParams params;
     params.stop = {text};
@@ -71,7 +71,7 @@ TEST(SamplingParams, WhatIsNoTextIsNoStopString) {
   }
 }
 
-TEST(SamplingParams, EndingTokensComeOnceInOrder) {
+TEST(SamplingParams, EndTokensAreUniqueAndSorted) {
   SamplingParams params;
   params.stop_token_ids = {9, 2, 9, 5};
   EXPECT_EQ(params.ending_token_ids({2}), (std::vector<std::int64_t>{2, 5, 9}));
@@ -80,7 +80,7 @@ TEST(SamplingParams, EndingTokensComeOnceInOrder) {
   EXPECT_EQ(params.ending_token_ids({1}), (std::vector<std::int64_t>{2, 5, 9}));
 }
 
-TEST(Shown, TextsAreQuotedAndCut) {
+TEST(Shown, TextsAreQuotedAndTruncated) {
   EXPECT_EQ(shown_text("two\n"), R"('two\n')");
   EXPECT_EQ(shown_text("\xff"), "'\xEF\xBF\xBD'");
   EXPECT_EQ(shown_text(std::string(100, 'x')), "'" + std::string(59, 'x') + "…");
@@ -105,7 +105,7 @@ TEST(Sampler, GreedyTakesTheFirstOfEqualLogits) {
   EXPECT_EQ(tokens(sampler, logits, 2), (std::vector<std::int64_t>{17, 17}));
 }
 
-TEST(Sampler, LogitsThatAllowNoTokenAreNamed) {
+TEST(Sampler, LogitsThatAllowNoTokenAreReported) {
   const auto message = [](const SamplingParams& params, const std::vector<float>& logits) {
     try {
       sampler_of(params, logits).sample(logits.data());
@@ -125,7 +125,7 @@ TEST(Sampler, LogitsThatAllowNoTokenAreNamed) {
   }
 }
 
-TEST(Sampler, ProposesWithTheNumbersThatItDrawsWithLater) {
+TEST(Sampler, ProposesWithTheRandomNumbersThatItDrawsWithLater) {
   const std::vector<float> logits = {0.1F, 0.4F, 0.3F, 0.2F, 0.35F, 0.15F, 0.25F};
   for (const double temperature : {0.0, 1.0}) {
     SamplingParams params;
@@ -156,7 +156,7 @@ TEST(Sampler, ProposalsFollowThePenaltiesAndTheMaskOfTheirPlace) {
   EXPECT_EQ(sampler.propose(logits.data(), size_of(logits), 0), 3);
 }
 
-TEST(Sampler, ProposesOfFewerTokensThanItMayDraw) {
+TEST(Sampler, ProposesFromFewerTokensThanItMayDraw) {
   const std::vector<float> logits = {0.0F, 0.9F, 0.5F, 0.4F, 2.0F, 3.0F};
   SamplingParams params = greedy();
   params.min_tokens = 2;
@@ -172,7 +172,7 @@ TEST(Sampler, ProposesOfFewerTokensThanItMayDraw) {
   EXPECT_EQ(sampler.propose(logits.data(), 1, 1), 0);
 }
 
-TEST(Sampler, ProposesOfTheGivenTokensAsIfAllOthersCouldNotBeDrawn) {
+TEST(Sampler, ProposesFromGivenTokensAsIfOthersHadNoProbability) {
   const std::vector<std::int64_t> token_ids = {1, 3, 4, 8};
   const std::vector<float> logits = {0.5F, 0.9F, 0.8F, 0.7F};
   std::vector<float> whole(10, -kInfinity);
@@ -196,7 +196,7 @@ TEST(Sampler, ProposesOfTheGivenTokensAsIfAllOthersCouldNotBeDrawn) {
   EXPECT_EQ(sampler.propose(logits.data(), token_ids, 2), 4);
 }
 
-TEST(Sampler, AProposalFromNaNIsAnyToken) {
+TEST(Sampler, AProposalFromNaNIsAValidToken) {
   const std::vector<float> logits(5, kNan);
   for (const double temperature : {0.0, 1.0}) {
     SamplingParams params;

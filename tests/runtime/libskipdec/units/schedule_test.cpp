@@ -27,7 +27,7 @@ TEST(Schedules, SharesAPresetWhileItIsUsed) {
   EXPECT_NE(schedules.resolve("2x:horizon=5", 1), first);
 }
 
-TEST(Schedules, RunsAScheduleThatIsGiven) {
+TEST(Schedules, ResolvesAScheduleGivenAsJsonOrAsAFile) {
   const Schedules schedules = parsed(hollow_schedule());
   const std::string text = sealed(hollow_schedule());
   EXPECT_EQ(schedules.resolve(text, 1)->text(), kOwn);
@@ -52,7 +52,7 @@ TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
             std::string::npos);
 }
 
-TEST(Schedules, ReadsADocumentInWhicheverWayItIsWritten) {
+TEST(Schedules, ReadsCompactDocumentsAndByteOrderMarks) {
   const Schedules schedules = parsed(hollow_schedule());
   const std::string text = sealed(hollow_schedule());
   const std::string compact = json::parse(text).dump();
@@ -62,7 +62,7 @@ TEST(Schedules, ReadsADocumentInWhicheverWayItIsWritten) {
   EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), kOwn);
 }
 
-TEST(Schedules, BoundsTheHorizonOfD3UnlessItFollowsFromTheRest) {
+TEST(Schedules, BoundsTheHorizonOfD3UnlessItIsImplied) {
   const Schedules schedules = Schedules::parse(sealed(full_schedule()), 6, kSubject, 64);
   const auto resolve = [&](double alpha, std::int64_t horizon) {
     const json rule{{"decay", "d3"},       {"alpha", alpha},     {"max_exit_layer", 6},
@@ -77,11 +77,11 @@ TEST(Schedules, BoundsTheHorizonOfD3UnlessItFollowsFromTheRest) {
   EXPECT_NE(resolve(0.999, 695).find("allowed: 1 to 64"), std::string::npos);
 }
 
-struct Asked {
+struct BadSchedule {
   std::string text, words;
 };
 
-class RefusedSchedule : public testing::TestWithParam<Asked> {};
+class RefusedSchedule : public testing::TestWithParam<BadSchedule> {};
 
 TEST_P(RefusedSchedule, IsRefusedWithWhatIsAllowed) {
   const Schedules schedules = parsed(hollow_schedule());
@@ -89,15 +89,15 @@ TEST_P(RefusedSchedule, IsRefusedWithWhatIsAllowed) {
   EXPECT_NE(words.find(GetParam().words), std::string::npos) << words;
 }
 
-// Returns the rule of hollow_schedule with other members, as JSON.
-std::string ruled(const json& changes) {
+// Returns the rule of hollow_schedule with ``changes``, as JSON.
+std::string changed_rule(const json& changes) {
   json rule = hollow_schedule()["schedule"];
   rule.update(changes);
   return rule.dump();
 }
 
 const std::string kCommand = "skipdec schedule show SCHEDULE --layers 6";
-const std::vector<Asked> kAsked{
+const std::vector<BadSchedule> kBadSchedules{
     {"5x", kCommand},
     {"   ", kCommand},
     {"linear:max=4,min=2", kCommand},
@@ -110,10 +110,10 @@ const std::vector<Asked> kAsked{
     {"\xff\xfe", kCommand},
     {"{", "is not JSON"},
     {"{}", "schedule.num_layers: is missing; make it anew: " + kCommand},
-    {ruled({{"num_layers", 7}}), "schedule: is for 7 layers; the model has 6"},
-    {ruled({{"table", {6, 2, 3, 2}}}),
+    {changed_rule({{"num_layers", 7}}), "schedule: is for 7 layers; the model has 6"},
+    {changed_rule({{"table", {6, 2, 3, 2}}}),
      "token, 2, that runs layers which the one before it did not"},
-    {ruled({{"placement", "unified"}, {"table", {6, 5, 4, 2}}}),
+    {changed_rule({{"placement", "unified"}, {"table", {6, 5, 4, 2}}}),
      "did not: a hole in their KV cache"},
     {R"({"schedule": {}, "digest": "x"})", "digest: is \"x\", the content has "},
     {R"({"schedule": {}, "digest": null})", "digest: is null, the content has "},
@@ -121,7 +121,7 @@ const std::vector<Asked> kAsked{
     {"/dev/zero.json", "can't be read"},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, RefusedSchedule, testing::ValuesIn(kAsked));
+INSTANTIATE_TEST_SUITE_P(All, RefusedSchedule, testing::ValuesIn(kBadSchedules));
 
 struct Hostile {
   std::string place;
@@ -131,7 +131,7 @@ struct Hostile {
 
 class HostileSchedules : public testing::TestWithParam<Hostile> {};
 
-TEST_P(HostileSchedules, AreRefusedInWordsThatNameThePlace) {
+TEST_P(HostileSchedules, AreRefusedWithThePlaceOfTheProblem) {
   const Hostile& hostile = GetParam();
   json document = hollow_schedule();
   document[json::json_pointer(hostile.place)] = hostile.value;

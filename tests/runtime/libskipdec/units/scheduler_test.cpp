@@ -29,7 +29,7 @@ class SchedulerTest : public ::testing::Test {
 
 using Numbers = std::vector<std::int64_t>;
 
-TEST_F(SchedulerTest, PromptsOfLikeLengthShareACallAndAStepFollows) {
+TEST_F(SchedulerTest, PromptsOfSimilarLengthShareACallBeforeAStep) {
   Scheduler scheduler = make(8, 64);
   scheduler.add({0, 10});
   scheduler.add({1, 40});
@@ -55,7 +55,7 @@ TEST_F(SchedulerTest, ALongPromptRunsInChunksWithStepsBetween) {
   EXPECT_EQ(scheduler.in_chunks(), std::nullopt);
 }
 
-TEST_F(SchedulerTest, NobodyPassesTheFirstThatDoesNotFit) {
+TEST_F(SchedulerTest, NoRequestOvertakesTheFirstThatDoesNotFit) {
   Scheduler scheduler = make(2, 64);
   scheduler.add({0, 4, 1});
   scheduler.next_action(0);
@@ -84,7 +84,7 @@ TEST_F(SchedulerTest, ClientsTakeTurnsAndKeepTheirOwnOrder) {
   EXPECT_EQ(begun, (Numbers{0, 4, 7, 1, 5, 2, 6}));
 }
 
-TEST_F(SchedulerTest, AClientThatComesBackGoesBehindThoseWhoWait) {
+TEST_F(SchedulerTest, AReturningClientQueuesBehindWaitingOnes) {
   Scheduler scheduler = make(4, 32);
   scheduler.add({0, 20}, "a");
   scheduler.add({1, 20}, "b");
@@ -112,7 +112,7 @@ TEST(ScoringTurnsTest, GenerationRunsAsLongAsTheLastScoredTextTook) {
   EXPECT_FALSE(turns.is_due(after));  // running rows get a step first
 }
 
-TEST_F(SchedulerTest, MemoryBoundsWhatIsLetInTogether) {
+TEST_F(SchedulerTest, MemoryLimitsTheRequestsAdmittedTogether) {
   room_ = 1;
   Scheduler scheduler = make(8, 64);
   scheduler.add({0, 4});
@@ -120,7 +120,7 @@ TEST_F(SchedulerTest, MemoryBoundsWhatIsLetInTogether) {
   EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));
 }
 
-TEST_F(SchedulerTest, AGangIsHeldUntilItIsThereOrTimeIsUp) {
+TEST_F(SchedulerTest, AGangIsHeldUntilItIsCompleteOrTimeIsUp) {
   Scheduler scheduler = make(8, 64, "gang:min_free=2,hold_ms=100");
   scheduler.add({0, 4});
   EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));  // no row was running
@@ -135,7 +135,7 @@ TEST_F(SchedulerTest, AGangIsHeldUntilItIsThereOrTimeIsUp) {
   EXPECT_EQ(prefilled(scheduler.next_action(1.3)), (Numbers{2, 3}));
 }
 
-TEST_F(SchedulerTest, WhatIsCancelledIsForgotten) {
+TEST_F(SchedulerTest, ACancelledRequestIsForgotten) {
   Scheduler scheduler = make(8, 16);
   scheduler.add({0, 40});
   scheduler.next_action(0);
@@ -146,9 +146,7 @@ TEST_F(SchedulerTest, WhatIsCancelledIsForgotten) {
 
 class AdmissionTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(AdmissionTest, TextThatIsNoneIsRefused) {
-  EXPECT_THROW(Admission::parse(GetParam()), Error);
-}
+TEST_P(AdmissionTest, InvalidTextIsRefused) { EXPECT_THROW(Admission::parse(GetParam()), Error); }
 
 INSTANTIATE_TEST_SUITE_P(Texts, AdmissionTest,
                          ::testing::Values("lifo", "gang:min=2", "gang:min_free=x",

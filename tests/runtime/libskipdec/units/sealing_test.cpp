@@ -1,4 +1,4 @@
-// Tests SHA-256 and the digests that documents contain of themselves.
+// Tests SHA-256 and the digest that a document contains of itself.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ TEST(Sha256, GivesTheDigestsOfTheStandard) {  // FIPS 180-4's examples
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Sha256, IsTheSameWithoutExtensionsAndInPieces) {
+TEST(Sha256, IsTheSameWithoutCpuExtensionsAndInPieces) {
   std::string text;
   for (int length = 0; length < 300; ++length, text += static_cast<char>(length * 7)) {
     Sha256 portable(false);
@@ -29,13 +29,13 @@ TEST(Sha256, IsTheSameWithoutExtensionsAndInPieces) {
   }
 }
 
-TEST(Digest, IsThatOfTheFileWithZerosInItsPlace) {
+TEST(Digest, IsComputedWithZerosInItsPlace) {
   const std::string text = sealed({{"a", 1}, {"z", {{"digest", "x"}}}});
   EXPECT_EQ(text, fuzzing::sealed(text));
   EXPECT_NE(text.find(checked_digest(text, kDocument)), std::string::npos);
 }
 
-TEST(Digest, NoticesEveryByte) {
+TEST(Digest, DetectsAChangeOfAnyByte) {
   const std::string text = sealed({{"a", 1}, {"b", "c"}});
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
@@ -45,7 +45,7 @@ TEST(Digest, NoticesEveryByte) {
   }
 }
 
-TEST(Digest, HasOneLine) {
+TEST(Digest, MustBeOnExactlyOneLine) {
   const std::string line = "  \"digest\": \"" + std::string(64, '0') + "\",\n";
   for (const std::string& text :
        {std::string("{}"), "{\n" + line + line + "}\n", std::string("{\n  \"digest\": \"0\"\n}\n")})

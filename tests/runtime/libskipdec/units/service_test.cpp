@@ -86,7 +86,7 @@ TEST(ServiceTest, ManyThreadsGetTheTokensThatEachRequestHasAlone) {
 
 TEST(ServiceTest, ACallbackMaySubmitCancelAndReleaseButNeitherWaitNorClose) {
   const auto service = open();
-  std::promise<void> told;
+  std::promise<void> called;
   std::shared_ptr<Ticket> other, own;
   std::atomic<int> calls{0};
   std::promise<void> submitted;
@@ -101,11 +101,11 @@ TEST(ServiceTest, ACallbackMaySubmitCancelAndReleaseButNeitherWaitNorClose) {
     EXPECT_THROW(service->score(TokenSpan{5}, TokenSpan{6}, "", scored), Error);
     own->release();
     service->cancel(own->number);
-    told.set_value();
+    called.set_value();
     return true;
   });
   submitted.set_value();
-  told.get_future().wait();
+  called.get_future().wait();
   EXPECT_TRUE(own->mailbox.wait(-1));
   EXPECT_TRUE(other->mailbox.wait(-1));
   EXPECT_EQ(other->mailbox.completions()[0].token_ids.size(), 3U);
@@ -143,7 +143,7 @@ class Ends {
   OnDelta on_delta(std::size_t request) {
     return [this, request](const Delta& delta) {
       const std::scoped_lock lock(mutex_);
-      if (delta.finish_reason) told_[{request, delta.index}].push_back(delta);
+      if (delta.finish_reason) ends_[{request, delta.index}].push_back(delta);
       return true;
     };
   }
@@ -153,7 +153,7 @@ class Ends {
     const std::scoped_lock lock(mutex_);
     for (std::size_t request = 0; request < count; ++request) {
       for (std::int64_t index = 0; index < n; ++index) {
-        EXPECT_EQ((told_[{request, index}].size()), 1U) << request << ", " << index;
+        EXPECT_EQ((ends_[{request, index}].size()), 1U) << request << ", " << index;
       }
     }
   }
@@ -161,7 +161,7 @@ class Ends {
   std::size_t count(FinishReason reason, const std::string& words) {
     const std::scoped_lock lock(mutex_);
     std::size_t count = 0;
-    for (const auto& [place, deltas] : told_) {
+    for (const auto& [place, deltas] : ends_) {
       for (const Delta& delta : deltas) {
         const auto* const text = std::get_if<std::string>(&delta.stop_reason);
         count += delta.finish_reason == reason && text != nullptr &&
@@ -175,7 +175,7 @@ class Ends {
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<std::size_t, std::int64_t>, std::vector<Delta>> told_;
+  std::map<std::pair<std::size_t, std::int64_t>, std::vector<Delta>> ends_;
 };
 
 SamplingParams two_each(std::int64_t max_tokens) {
@@ -186,7 +186,7 @@ SamplingParams two_each(std::int64_t max_tokens) {
   return params;
 }
 
-TEST(ServiceTest, AnEngineThatFailsForGoodTellsEachCallbackItsEndOnce) {
+TEST(ServiceTest, APermanentlyFailingEngineEndsEachCallbackOnce) {
   constexpr std::size_t kCount = 12;
   Ends ends;
   const auto service = open(4, 20, 256, 1 << 20);
@@ -199,7 +199,7 @@ TEST(ServiceTest, AnEngineThatFailsForGoodTellsEachCallbackItsEndOnce) {
   EXPECT_EQ(ends.count(FinishReason::kError, "fails by intent"), 2 * kCount);
   try {
     submit(*service, TokenSpan{4}, greedy(2));
-    ADD_FAILURE() << "was let in";
+    ADD_FAILURE() << "the request was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::kEngine);
   }
@@ -214,17 +214,17 @@ bool is_closed(Service& service) {
   }
 }
 
-TEST(ServiceTest, ClosingTellsEachCallbackItsEndOnce) {
+TEST(ServiceTest, ClosingEndsEachCallbackOnce) {
   constexpr std::size_t kCount = 12;
   Ends ends;
   const auto service = open(4);
   std::vector<OnDelta> on_delta;
   for (std::size_t each = 0; each < kCount; ++each) on_delta.push_back(ends.on_delta(each));
   std::promise<void> runs;
-  on_delta[0] = [&, tell = on_delta[0], is_first = true](const Delta& delta) mutable {
+  on_delta[0] = [&, record = on_delta[0], is_first = true](const Delta& delta) mutable {
     if (std::exchange(is_first, false)) runs.set_value();
     while (!is_closed(*service)) std::this_thread::yield();
-    return tell(delta);
+    return record(delta);
   };
   const std::vector<Prompt> prompts(kCount, TokenSpan{4, 5});
   service->submit_many(prompts, two_each(50), "", 0, on_delta);
@@ -260,31 +260,31 @@ TEST(ServiceTest, ACallbackThatThrowsEndsItsRequestAlone) {
 
 // Runs a request whose callback refuses its token ``number``; the pass may have written more.
 void expect_end_at(Service& service, std::int64_t number, bool throws, const TokenSpan& all) {
-  TokenSpan told;
+  TokenSpan received;
   int ends = 0;
   SamplingParams params = greedy(static_cast<std::int64_t>(all.size()));
   params.logprobs = 0;
   const auto ticket = submit(service, TokenSpan{5, 6, 7}, params, [&](const Delta& delta) {
-    if (delta.has_token) told.push_back(delta.token_id);
+    if (delta.has_token) received.push_back(delta.token_id);
     ends += delta.finish_reason ? 1 : 0;
-    if (static_cast<std::int64_t>(told.size()) < number) return true;
+    if (static_cast<std::int64_t>(received.size()) < number) return true;
     if (throws) throw std::runtime_error("by intent");
     return false;
   });
   ASSERT_TRUE(ticket->mailbox.wait(-1));
   const Completion& ended = ticket->mailbox.completions().at(0);
-  EXPECT_EQ(told, TokenSpan(all.begin(), all.begin() + number)) << number;
-  EXPECT_EQ(ended.token_ids, told) << number;
+  EXPECT_EQ(received, TokenSpan(all.begin(), all.begin() + number)) << number;
+  EXPECT_EQ(ended.token_ids, received) << number;
   EXPECT_EQ(ended.finish_reason, throws ? FinishReason::kError : FinishReason::kAbort) << number;
   EXPECT_EQ(ends, 1) << number;
   EXPECT_EQ(ended.passes + ended.accepted + 1, number);
-  EXPECT_EQ(ended.layers.size(), told.size());
-  EXPECT_EQ(ended.token_seconds.size(), told.size());
-  EXPECT_EQ(ended.logprobs.size(), told.size());
-  EXPECT_EQ(ended.logprobs_ends.size(), told.size());
+  EXPECT_EQ(ended.layers.size(), received.size());
+  EXPECT_EQ(ended.token_seconds.size(), received.size());
+  EXPECT_EQ(ended.logprobs.size(), received.size());
+  EXPECT_EQ(ended.logprobs_ends.size(), received.size());
 }
 
-TEST(ServiceTest, ACallbackThatRefusesATokenGetsNoneThatItsPassWroteBehindIt) {
+TEST(ServiceTest, ACallbackThatRefusesATokenGetsNoLaterOneOfItsPass) {
   const auto bundle = std::make_shared<ArithmeticBundle>();
   ServiceOptions options;
   options.batch.kv_memory = 1 << 22;
@@ -304,7 +304,7 @@ TEST(ServiceTest, ACallbackThatRefusesATokenGetsNoneThatItsPassWroteBehindIt) {
   EXPECT_EQ(stats.failed, 19);
 }
 
-TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
+TEST(ServiceTest, ClosingEndsAllRequestsAndWakesTheirReaders) {
   const auto service = open(1);
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (std::int64_t number = 0; number < 6; ++number) {
@@ -326,7 +326,7 @@ TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
   EXPECT_THROW(submit(*service, TokenSpan{3}, greedy(2)), Error);
 }
 
-TEST(ServiceTest, DrainingRefusesNewRequestsAndEndsThoseThere) {
+TEST(ServiceTest, DrainingRefusesNewRequestsAndFinishesEarlierOnes) {
   const auto service = open(1);
   const auto ticket = submit(*service, TokenSpan{4}, greedy(30));
   EXPECT_TRUE(service->drain(-1));
@@ -334,7 +334,7 @@ TEST(ServiceTest, DrainingRefusesNewRequestsAndEndsThoseThere) {
   EXPECT_THROW(submit(*service, TokenSpan{4}, greedy(2)), Error);
 }
 
-TEST(ServiceTest, TooManyThatWaitAreRefusedAsBusy) {
+TEST(ServiceTest, TooManyWaitingRequestsAreRefusedAsBusy) {
   const auto service = open(1, 0, 2);
   std::promise<void> release;
   std::shared_future<void> is_released = release.get_future().share();
@@ -349,7 +349,7 @@ TEST(ServiceTest, TooManyThatWaitAreRefusedAsBusy) {
   const auto third = submit(*service, TokenSpan{6}, greedy(2));
   try {
     submit(*service, TokenSpan{7}, greedy(2));
-    ADD_FAILURE() << "was let in";
+    ADD_FAILURE() << "the request was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::kBusy);
   }
@@ -411,7 +411,7 @@ TEST(ServiceTest, TwoServicesRunSideBySide) {
   EXPECT_EQ(tokens_of(*one, {4, 5}, "full"), tokens_of(*other, {4, 5}, "full"));
 }
 
-TEST(ServiceTest, AScheduleOfAFileStaysWhenTheFileIsGone) {
+TEST(ServiceTest, AScheduleStaysInUseWhenItsFileIsDeleted) {
   const auto path = std::filesystem::path(::testing::TempDir()) / "service.json";
   std::ofstream(path) << falling_schedule(3, 2, 2);
   ServiceOptions options;
@@ -423,7 +423,7 @@ TEST(ServiceTest, AScheduleOfAFileStaysWhenTheFileIsGone) {
   EXPECT_EQ(tokens_of(service, {4, 5}, ""), tokens_of(service, {4, 5}, falling_schedule(3, 2, 2)));
 }
 
-TEST(ServiceTest, MemoryThatHoldsNoRequestIsRefused) {
+TEST(ServiceTest, MemoryTooSmallForAnyRequestIsRefused) {
   ServiceOptions options;
   options.batch.kv_memory = 1;
   const std::string words = refusal([&] {

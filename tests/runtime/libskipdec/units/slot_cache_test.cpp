@@ -44,7 +44,7 @@ class SlotsTest : public ::testing::Test {
   SlotCache cache_{pool_, kLayout, 2, {8, 64, 1 << 20}};
 };
 
-TEST_F(SlotsTest, TheLastResidentMovesIntoTheGapInThatLayerAlone) {
+TEST_F(SlotsTest, TheLastResidentMovesIntoTheGapOfThatLayerOnly) {
   for (const SlotCache::Row row : {7, 8, 9}) reserve(row, {8, 8});
   cache_.leave(7, 1);
   EXPECT_EQ(cache_.residents(0), (Rows{7, 8, 9}));
@@ -54,7 +54,7 @@ TEST_F(SlotsTest, TheLastResidentMovesIntoTheGapInThatLayerAlone) {
   EXPECT_EQ(held(0, 0), 7);
 }
 
-TEST_F(SlotsTest, BuffersThatGrowKeepWhatTheyHold) {
+TEST_F(SlotsTest, BuffersThatGrowKeepTheirContents) {
   reserve(1, {8, 0});
   const std::uint64_t before = cache_.generation(0);
   reserve(2, {40, 0});
@@ -63,7 +63,7 @@ TEST_F(SlotsTest, BuffersThatGrowKeepWhatTheyHold) {
   EXPECT_EQ(held(0, 1), 2);
 }
 
-TEST_F(SlotsTest, CopiesHoldWhatTheirRowHolds) {
+TEST_F(SlotsTest, CopiesHaveTheContentsOfTheirRow) {
   const Reservation capacities{8, 8};
   cache_.reserve({1, 2, 3}, {&capacities, &capacities, &capacities});
   for (const std::int64_t layer : {0, 1}) fill(cache_.enter(layer, {1}), 1);
@@ -73,14 +73,14 @@ TEST_F(SlotsTest, CopiesHoldWhatTheirRowHolds) {
   EXPECT_EQ(held(1, 2), 1);
 }
 
-TEST_F(SlotsTest, AllMemoryComesBackWhenRowsHaveEnded) {
+TEST_F(SlotsTest, AllMemoryIsReturnedOnceRowsHaveEnded) {
   for (const SlotCache::Row row : {1, 2, 3}) reserve(row, {16, 8});
   EXPECT_GT(pool_.in_use_bytes(), 0);
   for (const SlotCache::Row row : {2, 1, 3}) cache_.release(row);
   EXPECT_EQ(pool_.in_use_bytes(), 0);
 }
 
-TEST_F(SlotsTest, WhatIsPlannedIsWhatIsTaken) {
+TEST_F(SlotsTest, PlannedBytesEqualAcquiredBytes) {
   const Reservation capacities{20, 9};
   const std::int64_t planned = cache_.bytes_with({&capacities, &capacities}, 0);
   cache_.reserve({1, 2}, {&capacities, &capacities});
@@ -88,7 +88,7 @@ TEST_F(SlotsTest, WhatIsPlannedIsWhatIsTaken) {
   EXPECT_EQ(cache_.bytes_alone(capacities, 2), planned);
 }
 
-TEST(PoolTest, RefusesWhatIsBeyondItsLimitAndStaysAsItWas) {
+TEST(PoolTest, RefusesBuffersBeyondItsLimitAndStaysUsable) {
   BufferPool pool(10'000);
   Buffer held = pool.acquire(6000);
   EXPECT_THROW(pool.acquire(6000), Error);
@@ -119,7 +119,7 @@ TEST_F(PrefixesTest, TheLastTokenOfAPromptMustRun) {
   EXPECT_EQ(prefixes_.kept_tokens(tokens(49, 1)), 0);
 }
 
-TEST_F(PrefixesTest, AnOwnerFindsItsOwnBeginningsAlone) {
+TEST_F(PrefixesTest, AnOwnerFindsOnlyItsOwnPrefixes) {
   prefixes_.set_limit(1 << 20);
   prefixes_.record(tokens(32), "a").commit();
   EXPECT_EQ(prefixes_.kept_tokens(tokens(33), "a"), 32);
@@ -131,7 +131,7 @@ TEST_F(PrefixesTest, AnOwnerFindsItsOwnBeginningsAlone) {
   EXPECT_EQ(pool_.in_use_bytes(), 0);
 }
 
-TEST_F(PrefixesTest, WhatWasUsedLongestAgoGoesFirstAndEndsBeforeBeginnings) {
+TEST_F(PrefixesTest, TheLeastRecentlyUsedPrefixIsEvictedFromItsEnd) {
   prefixes_.set_limit(1 << 20);
   keep(tokens(32));
   keep(tokens(32, 100));
@@ -142,16 +142,16 @@ TEST_F(PrefixesTest, WhatWasUsedLongestAgoGoesFirstAndEndsBeforeBeginnings) {
   EXPECT_EQ(prefixes_.kept_tokens(tokens(33, 100)), 16);
 }
 
-TEST_F(PrefixesTest, ARecordingThatIsGivenUpLeavesNothing) {
+TEST_F(PrefixesTest, AnAbandonedRecordingLeavesNothing) {
   prefixes_.set_limit(1 << 20);
   {
-    const PrefixCache::Recording given_up = prefixes_.record(tokens(64));
+    const PrefixCache::Recording abandoned = prefixes_.record(tokens(64));
   }
   EXPECT_EQ(prefixes_.nbytes(), 0);
   EXPECT_EQ(pool_.in_use_bytes(), 0);
 }
 
-TEST_F(PrefixesTest, APromptGoesOnWhereNoBlockCanBeAllocated) {
+TEST_F(PrefixesTest, ARecordingKeepsFewerBlocksIfNoneCanBeAllocated) {
   BufferPool small(4096);
   PrefixCache prefixes(small, kLayout, 2);
   prefixes.set_limit(1 << 20);
@@ -160,7 +160,7 @@ TEST_F(PrefixesTest, APromptGoesOnWhereNoBlockCanBeAllocated) {
   EXPECT_LE(small.in_use_bytes(), 4096);
 }
 
-TEST(KVLayoutTest, SizesThatNoMachineHasDoNotOverflow) {
+TEST(KVLayoutTest, SizesBeyondAnyMachineDoNotOverflow) {
   constexpr std::int64_t kWide = 1 << 20, kLong = 1 << 24, kRows = 1024;
   const KVLayout layout{kWide, kWide, DType::kFloat32};
   BufferPool pool(INT64_MAX);

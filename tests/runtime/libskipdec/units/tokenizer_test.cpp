@@ -65,7 +65,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const json& file,
   return Tokenizer::parse(file.dump(), "tokenizer.json", std::move(prompt_template));
 }
 
-TEST(Tokenizer, KnowsWhatIsNoToken) {
+TEST(Tokenizer, GivesInvalidIdsAnEmptyText) {
   const auto tokenizer = tokenizer_of(document());
   for (const std::int64_t none : {std::int64_t{-1}, std::int64_t{259}, INT64_MAX, INT64_MIN}) {
     EXPECT_EQ(tokenizer->texts().of(none), "");
@@ -73,14 +73,14 @@ TEST(Tokenizer, KnowsWhatIsNoToken) {
   }
 }
 
-TEST(Tokenizer, PromisesNoTokensWhereASpaceMayVanish) {
+TEST(Tokenizer, PromisesNoTokensIfASpaceMayVanish) {
   json file = document();
   EXPECT_EQ(tokenizer_of(file)->least_tokens("12345 6"), 2);  // <sep> has five bytes
   file["added_tokens"][1]["lstrip"] = true;
   EXPECT_EQ(tokenizer_of(file)->least_tokens("12345 6"), 0);
 }
 
-TEST(Tokenizer, PromisesFewerTokensWhereTextBecomesShorter) {
+TEST(Tokenizer, PromisesFewerTokensIfTextMayBecomeShorter) {
   json file = document();
   file["normalizer"] = {{"type", "NFC"}};
   EXPECT_EQ(tokenizer_of(file)->least_tokens(std::string(21, 'x')), 2);  // 4 times 5 bytes
@@ -88,7 +88,7 @@ TEST(Tokenizer, PromisesFewerTokensWhereTextBecomesShorter) {
   EXPECT_EQ(tokenizer_of(file)->least_tokens("12345 6"), 0);
 }
 
-// As Llama 2's: "▁" for a blank and before a text, which decoding omits, and byte fallback.
+// Like Llama 2's: "▁" replaces blanks and precedes a text, where decoding omits it; byte fallback.
 json character_document() {
   json file = document(), vocabulary{{"<s>", 256}, {"\u2581", 257}, {"a", 258}, {"<unk>", 259}};
   for (int byte = 0; byte < 256; ++byte) {
@@ -109,7 +109,7 @@ json character_document() {
   return file;
 }
 
-TEST(Tokenizer, WritesCharactersWithoutATokenAsBytes) {
+TEST(Tokenizer, EncodesCharactersWithoutATokenAsBytes) {
   const auto tokenizer = tokenizer_of(character_document());
   EXPECT_EQ(tokenizer->encode("a é"), (TokenIds{kSpecial, 257, 258, 257, 0xC3, 0xA9}));
   EXPECT_EQ(tokenizer->encode("a<s>a"), (TokenIds{kSpecial, 257, 258, kSpecial, 258}));
@@ -117,7 +117,7 @@ TEST(Tokenizer, WritesCharactersWithoutATokenAsBytes) {
   EXPECT_EQ(tokenizer->least_tokens("123456789"), 2);  // <0x00> has six bytes
 }
 
-TEST(Tokenizer, TellsAnotherKindFromABrokenFile) {
+TEST(Tokenizer, DistinguishesAnUnsupportedKindFromABrokenFile) {
   json other = document(), broken = document();
   other["decoder"]["type"] = "Metaspace";
   broken["model"]["vocab"]["he"] = -1;
@@ -132,7 +132,7 @@ TEST(Tokenizer, TellsAnotherKindFromABrokenFile) {
   }
 }
 
-TEST(Tokenizer, ServesThreadsAtOnce) {
+TEST(Tokenizer, ServesSeveralThreadsAtOnce) {
   const auto tokenizer = tokenizer_of(document());
   const std::string text(2000, 'h');
   const TokenIds expected = tokenizer->encode(text + "he");
@@ -149,7 +149,7 @@ TEST(Tokenizer, ServesThreadsAtOnce) {
   EXPECT_EQ(std::accumulate(equal.begin(), equal.end(), 0), 80);
 }
 
-TEST(IncrementalDecoder, HoldsACharacterUntilItIsWhole) {
+TEST(IncrementalDecoder, HoldsACharacterUntilItIsComplete) {
   const auto tokenizer = tokenizer_of(document());
   IncrementalDecoder decoder(*tokenizer);
   EXPECT_EQ(decoder.push(0xE2), "");
@@ -190,7 +190,7 @@ TEST(Pieces, RecogniseAnExpressionByItsExactText) {
 }
 
 // The time to find added tokens grows with the longest one.
-TEST(Tokenizer, DoesNotReadAddedTokensOfAnyLength) {
+TEST(Tokenizer, RefusesAddedTokensAboveTheMaximumLength) {
   json longest = document(), longer = document();
   longest["added_tokens"].push_back(added(259, std::string(1024, 'a'), false));
   longer["added_tokens"].push_back(added(259, std::string(1025, 'a'), false));

@@ -38,7 +38,7 @@ class TruncationTest : public ::testing::Test {
   PromptRow prompt_;
 };
 
-TEST_F(TruncationTest, ARowGoesBackToWhereItLastLeftALayer) {
+TEST_F(TruncationTest, ARowIsNotTruncatedToBeforeItLeftALayer) {
   stitcher_.step({row(3, {8, 9, 10})});
   stitcher_.truncate(0, 4);
   stitcher_.step({row(4, {8, 9, 10, 11})});  // the last token runs one layer fewer
@@ -48,7 +48,7 @@ TEST_F(TruncationTest, ARowGoesBackToWhereItLastLeftALayer) {
   stitcher_.truncate(0, 8);
 }
 
-TEST_F(TruncationTest, TokensThatCannotBeFedAreRefused) {
+TEST_F(TruncationTest, InvalidStepsAreRefused) {
   StepRow mixed = row(3, {8, 9});
   mixed.plans.pop_back();
   EXPECT_THROW(stitcher_.step({mixed}), Error);

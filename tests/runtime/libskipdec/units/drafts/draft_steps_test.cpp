@@ -1,4 +1,4 @@
-// Tests of draft steps: which rows the head scores, and that they allocate nothing.
+// Tests which rows the head scores in draft steps and in the passes after them.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,7 @@ using testing::ArithmeticBundle;
 
 using Places = std::vector<std::size_t>;
 
-// Three rows, with a narrow head or without, of which the second has left layer 1 where the
-// schedule falls.
+// Runs three rows, with a narrow head or without; the second bypasses layer 1 by its schedule.
 class DraftStepsTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -55,7 +54,7 @@ class DraftStepsTest : public ::testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(Heads, DraftStepsTest, ::testing::Bool());
 
-TEST_P(DraftStepsTest, TheHeadScoresTheRowsThatDraft) {
+TEST_P(DraftStepsTest, TheHeadScoresOnlyTheRowsThatDraft) {
   std::int64_t before = backend_.rows_scored();
   const auto both = drafted({0, 2});
   EXPECT_EQ(backend_.rows_scored() - before, 2);
@@ -68,7 +67,7 @@ TEST_P(DraftStepsTest, TheHeadScoresTheRowsThatDraft) {
   EXPECT_EQ(drafted({2, 0}), (std::vector{both[1], both[0]}));
 }
 
-TEST_P(DraftStepsTest, APassBehindADraftScoresAllRows) {
+TEST_P(DraftStepsTest, APassAfterADraftScoresAllRows) {
   const std::vector<const float*> logits = stitcher_->step(rows_);
   const std::vector<float> expected(logits[2], logits[2] + testing::kVocabulary);
   for (std::int64_t row = 0; row < 3; ++row) stitcher_->truncate(row, 3);

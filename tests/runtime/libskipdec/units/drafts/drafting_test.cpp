@@ -87,7 +87,7 @@ class DraftRefusalTest : public ::testing::Test {
   Manifest manifest_;
 };
 
-TEST_F(DraftRefusalTest, BundlesWhoseTextsMayDifferAreRefusedUnlessAllowed) {
+TEST_F(DraftRefusalTest, BundlesWhoseTextsMayDifferAreRefusedUnlessExactIsNo) {
   EXPECT_EQ(words("own"), "");
   manifest_.foreign_products = {"int8-block", "int4"};
   EXPECT_NE(words("own").find("those of int8-block and int4 weights"), std::string::npos);
@@ -102,7 +102,7 @@ TEST_F(DraftRefusalTest, ADraftRunsFewerLayersThanTheModel) {
             "draft | first:6 runs 6 layers of 6; allowed: 1 to 5, and 2 to 4 are fast");
 }
 
-TEST_F(DraftRefusalTest, WhatBundlesLackIsRefused) {
+TEST_F(DraftRefusalTest, TrainedDraftsNeedADraftLayer) {
   EXPECT_EQ(words("trained"),
             "draft | trained needs a draft layer, which the bundle does not have; train one with "
             "`skipdec tune --draft-layer` and export the model with --draft-layer");
@@ -118,7 +118,7 @@ TEST_F(DraftRefusalTest, AutoStandsForTheDraftsOfTheManifest) {
   EXPECT_NE(words("auto").find("draft | 'onw' is unknown"), std::string::npos);
 }
 
-TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
+TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsCauseAWarning) {
   const std::vector<std::pair<std::string, bool>> drafts{
       {"own", false}, {"own+ends:3", false}, {"ends:5", true}, {"own+first:2", true}};
   const Schedule shallow(testing::kLayers, {{0, {0, 3, 4, 5}}, {2, {0, 5}}}, {}, "4 layers");
@@ -132,7 +132,7 @@ TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
   }
 }
 
-TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOffByThisWord) {
+TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOff) {
   EXPECT_TRUE(wants_drafts(""));
   EXPECT_FALSE(wants_drafts("off"));
   for (const std::string text : {"own", "OFF", " off"}) {
@@ -150,14 +150,14 @@ TokenSpan proposed(const NGramTable& table, const TokenSpan& tokens, std::int64_
 
 TEST(NGramTableTest, AFullTableEvictsTheFirstNGram) {
   NGramTable table(3);
-  table.count({1, 2, 3}, 0);  // 1; 2, 1 2
+  table.count({1, 2, 3}, 0);  // adds 1, then 2 and 1 2
   table.count({7, 8}, 0);
   EXPECT_EQ(table.size(), 3);
   EXPECT_EQ(proposed(table, {1}, 1), TokenSpan{});
   EXPECT_EQ(proposed(table, {7}, 1), TokenSpan{8});
 }
 
-TEST(NGramTableTest, EachClientHasATableAndTheLeastRecentGoes) {
+TEST(NGramTableTest, EachClientHasATableAndTheLeastRecentIsEvicted) {
   NGramTables tables(true);
   for (std::int64_t client = 0; client < 32; ++client) {
     tables.of(std::to_string(client)).count({1, client}, 0);
@@ -165,7 +165,7 @@ TEST(NGramTableTest, EachClientHasATableAndTheLeastRecentGoes) {
   EXPECT_EQ(proposed(tables.of("0"), {1}, 1), TokenSpan{0});
   tables.of("new");
   EXPECT_EQ(proposed(tables.of("0"), {1}, 1), TokenSpan{0});
-  EXPECT_EQ(proposed(tables.of("1"), {1}, 1), TokenSpan{});  // evicted by the new one
+  EXPECT_EQ(proposed(tables.of("1"), {1}, 1), TokenSpan{});  // evicted by the new client
 }
 
 TEST(NGramTableTest, ClientsMayShareATable) {
@@ -174,7 +174,7 @@ TEST(NGramTableTest, ClientsMayShareATable) {
   EXPECT_EQ(proposed(tables.of("b"), {1}, 1), TokenSpan{2});
 }
 
-// A policy of n-grams with two classes of evidence, and of layers whose steps cost 0.2.
+// Tests a policy for n-grams with two classes of evidence, and for layers whose steps cost 0.2.
 class DraftPolicyTest : public ::testing::Test {
  protected:
   DraftPolicyTest() {
@@ -194,7 +194,7 @@ class DraftPolicyTest : public ::testing::Test {
   RowResults new_row_;
 };
 
-TEST_F(DraftPolicyTest, DraftsThatNeverHoldCostAtMostThreePercent) {
+TEST_F(DraftPolicyTest, DraftsThatAreNeverAcceptedCostAtMostThreePercent) {
   constexpr int kPasses = 1000;
   double total = 0;
   RowResults row;
@@ -232,7 +232,7 @@ TEST_F(DraftRefusalTest, BytesOfEnginesDoNotOverflow) {
   EXPECT_DOUBLE_EQ(byte_share(manifest, config->parts.front()), 1);
 }
 
-TEST(PassCostsTest, ADraftStepThatBoundEnginesHasNoCost) {
+TEST(PassCostsTest, TheCostExcludesDraftStepsThatBindEngines) {
   PassCosts costs;
   costs.add_pass(1, 1, 1);
   costs.add_pass(1, 1, 1);

@@ -70,7 +70,7 @@ TEST_F(EnginesOfDrafts, AreLoadedOnceOnRequest) {
   EXPECT_EQ(engines.draft_head->spec().name, "head_draft");
 }
 
-TEST_F(EnginesOfDrafts, StayAbsentWhereABundleHasNone) {
+TEST_F(EnginesOfDrafts, AreNotLoadedIfABundleHasNone) {
   const auto bundle = opened(hollow_manifest());
   ListingBackend backend;
   Engines engines = Engines::load(bundle->manifest(), backend);

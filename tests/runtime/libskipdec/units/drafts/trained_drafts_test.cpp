@@ -1,5 +1,5 @@
-// Tests of a trained draft layer: it computes what literal chains do, whatever ran before and
-// beside.
+// Tests that a trained draft layer computes what LiteralDrafts does, whatever ran before it or in
+// the same batch.
 #include "stitching/trained_drafts.h"
 
 #include <gtest/gtest.h>
@@ -26,14 +26,14 @@ using testing::LiteralDrafts;
 
 constexpr std::int64_t kMaxTokens = 24;
 
-// A row with a text that is known to its end, of which the first ``written`` tokens are drawn.
+// A row whose whole text is known, and whose first ``written`` tokens are drawn.
 struct KnownRow {
   PromptRow prompt;
   TokenSpan text;
   std::size_t written = 0;
   std::int64_t passed = 0;   // the position of the first token that the last pass fed
   TokenSpan entries;         // positions of tokens that the draft layer was shown
-  bool has_drafted = false;  // behind the last pass
+  bool has_drafted = false;  // since the last pass
 
   std::int64_t room() const { return static_cast<std::int64_t>(text.size() - written) - 1; }
   const Schedule& schedule() const { return *prompt.schedule; }
@@ -56,7 +56,7 @@ class TrainedDraftsTest : public ::testing::Test {
     engines_.load_trained_drafts(bundle_, backend_);
   }
 
-  // Returns a row of a text of odd tokens, with ``copies`` more of its prompt.
+  // Returns a row of which ``copies`` more share the prompt.
   KnownRow made(const TokenSpan& prompt, const std::string& schedule, std::int64_t copies = 0) {
     KnownRow row;
     row.prompt.row = next_++;
@@ -78,7 +78,7 @@ class TrainedDraftsTest : public ::testing::Test {
     for (const KnownRow& row : rows) add(row);
   }
 
-  // Runs the prompt of a row in chunks of eight tokens, behind the prefix of it that is known.
+  // Runs the prompt of a row in chunks of eight tokens, after the prefix of it that is cached.
   void begin_in_chunks(const KnownRow& row) {
     restored_ += stitcher_.begin_chunks(row.prompt);
     while (stitcher_.chunk(8).rows() == 0) {
@@ -95,7 +95,7 @@ class TrainedDraftsTest : public ::testing::Test {
   }
 
   // Lets each row draft as many tokens as ``counts`` says, one step after the other, and compares
-  // all logits with those of literal chains.
+  // all logits with those of LiteralDrafts.
   void draft(const std::map<SlotCache::Row, std::int64_t>& counts) {
     std::map<SlotCache::Row, TokenSpan> guesses;
     std::map<SlotCache::Row, std::vector<std::vector<float>>> found;
@@ -121,12 +121,12 @@ class TrainedDraftsTest : public ::testing::Test {
       const TokenSpan written(row.text.begin(), row.text.begin() + std::ptrdiff_t(row.written));
       EXPECT_EQ(logits, literal_.logits(written, row.prompt.tokens.size(), row.schedule(),
                                         row.entries, guesses[number]))
-          << "row " << number << " behind " << row.written << " tokens";
+          << "row " << number << " after " << row.written << " tokens";
       compared_ += logits.size();
     }
   }
 
-  // Runs a pass in which each row feeds ``right`` tokens of its text behind the last one, and then
+  // Runs a pass in which each row feeds ``right`` tokens of its text after the last one, and then
   // ``wrong`` others.
   void pass(const std::map<SlotCache::Row, std::pair<std::int64_t, std::int64_t>>& guesses) {
     std::vector<StepRow> steps;
@@ -181,7 +181,7 @@ class ChainsTest : public TrainedDraftsTest,
  protected:
   ChainsTest() : TrainedDraftsTest(std::get<0>(GetParam())) {}
 
-  // Begins one to four rows, at times of a prompt that another one had.
+  // Begins one to four rows, some with a prompt that another row had.
   void begin_some() {
     std::vector<KnownRow> begun;
     for (std::int64_t left = 1 + draw(2); left > 0; --left) {
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(Layers, ChainsTest,
                                                               testing::falling_schedule(6, 2, 4),
                                                               schedule_of_prompts())));
 
-TEST_P(ChainsTest, LogitsAreThoseOfLiteralChains) {
+TEST_P(ChainsTest, LogitsEqualThoseOfLiteralDrafts) {
   for (int round = 0; round < 150; ++round) {
     while (rows_.size() < 4) begin_some();
     std::map<SlotCache::Row, std::int64_t> counts;
@@ -235,7 +235,7 @@ TEST_P(ChainsTest, LogitsAreThoseOfLiteralChains) {
   }
 }
 
-// Rows with samplers of unlike kinds, the last of which ends first.
+// Runs rows with different samplers, of which the last row ends first.
 class TrainedDrafterTest : public TrainedDraftsTest {
  protected:
   static constexpr std::size_t kRows = 4;
@@ -265,7 +265,7 @@ class TrainedDrafterTest : public TrainedDraftsTest {
     }
   }
 
-  // Lets the rows' sequences draw what is written of their texts.
+  // Lets the rows' sequences draw the written tokens of their texts.
   void write() {
     for (auto& [number, row] : rows_) {
       Sequence& sequence = *sequences_[std::size_t(number)];
@@ -280,7 +280,7 @@ class TrainedDrafterTest : public TrainedDraftsTest {
     }
   }
 
-  // Returns the tokens that the rows' samplers choose from the logits of literal chains.
+  // Returns the tokens that the rows' samplers choose from the logits of LiteralDrafts.
   TokenSpan chosen(KnownRow& row, const Sequence& sequence, std::int64_t count) {
     row.show();
     const TokenSpan written(row.text.begin(), row.text.begin() + std::ptrdiff_t(row.written));
@@ -297,20 +297,20 @@ class TrainedDrafterTest : public TrainedDraftsTest {
   RowDrafts drafts_[kRows];
 };
 
-TEST_F(TrainedDrafterTest, ProposesWhatSamplersChooseFromLiteralChains) {
+TEST_F(TrainedDrafterTest, ProposesWhatSamplersChooseFromLiteralDrafts) {
   PassCosts costs;
   const auto config = resolve_draft("trained,exact=no", bundle_.manifest());
   TrainedDrafter drafter(config->parts.front(), stitcher_, costs);
-  std::vector<RowDrafts*> asked;
+  std::vector<RowDrafts*> drafting;
   std::vector<RunningRow> rows;
   for (RowDrafts& drafts : drafts_) {
-    asked.push_back(&drafts);
+    drafting.push_back(&drafts);
     rows.push_back(drafts.row);
   }
   for (const std::int64_t reached : {4, 3, 1, 0}) {  // by the row that ends first
     write();
     std::vector<Guesses> proposed(kRows);
-    drafter.propose(asked, rows, kMost, {}, proposed);
+    drafter.propose(drafting, rows, kMost, {}, proposed);
     for (std::size_t number = 0; number < kRows; ++number) {
       const std::int64_t count = number == 3 ? reached : kMost;
       EXPECT_EQ(drafter.reach(rows[number], kMost), count);
