@@ -30,7 +30,7 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
   pieces += decoder.flush();
   if (pieces != tokenizer.decode(token_ids, false)) __builtin_trap();
   if (tokenizer.least_tokens(text) > static_cast<std::int64_t>(token_ids.size())) __builtin_trap();
-  std::vector<std::int64_t> all(1024);  // ids, with some that are no tokens
+  std::vector<std::int64_t> all(1024);  // IDs, some of which are not tokens
   std::iota(all.begin(), all.end(), -1);
   tokenizer.decode(all, false);
 }

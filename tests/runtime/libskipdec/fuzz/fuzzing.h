@@ -7,7 +7,7 @@
 // any other exception, a crash, a leak, more than kLiveBytes of memory or more than
 // kSeconds for one input is a bug. Inputs are mutated from the files of CORPUS/NAME, or of all of
 // CORPUS if that folder is missing; scripts/libskipdec/corpus.py writes them. The function first
-// repairs whatever protects a parser from random bytes, e.g. the manifest's own digest.
+// repairs checksums that would reject mutated input, e.g. the manifest's own digest.
 // scripts/libskipdec/fuzz.sh runs all targets.
 #pragma once
 

@@ -108,8 +108,8 @@ inline bool holds(const std::string& text, std::size_t place, char symbol) {
 // Replaces, repeats or removes a value; mostly keeps the text valid JSON.
 inline void replace_value(std::string& text, const std::string& other, Random& random) {
   Span old = find_value(text, random);
-  const std::size_t behind = skip_spaces(text, old.begin + old.size);
-  const bool is_name = holds(text, behind, ':');
+  const std::size_t after = skip_spaces(text, old.begin + old.size);
+  const bool is_name = holds(text, after, ':');
   std::string value{kValues[below(random, kWholeValues)]};
   if (below(random, 3) == 0) {
     const Span found = find_value(other, random);
@@ -117,7 +117,7 @@ inline void replace_value(std::string& text, const std::string& other, Random& r
   }
   if (is_name && value[0] != '"') value = "\"a\"";
   if (is_name && below(random, 2) == 0) {  // the whole field
-    old.size = end_of_value(text, skip_spaces(text, behind + 1)) - old.begin;
+    old.size = end_of_value(text, skip_spaces(text, after + 1)) - old.begin;
   } else if (below(random, 4) != 0) {
     text.replace(old.begin, old.size, value);
     return;

@@ -1,5 +1,5 @@
-// Tests of skipdec.hpp beyond skipdec.h on the given bundle, for test_cpp_face.py. Prints failures
-// and exits with 1 if there are any.
+// Tests what skipdec.hpp adds to skipdec.h on the given bundle, for test_cpp_face.py. Prints
+// failures and exits with 1 if there are any.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -39,7 +39,7 @@ void ranges(skipdec::Engine& engine) {
   for (const skipdec::Delta& delta : request) text += delta.text;
   expect(request.has_ended() && request.wait(), "a range ends with its request");
   expect(text == request.completion().text, "the deltas of a range are the text");
-  expect(!request.next(), "behind the last delta there is none");
+  expect(!request.next(), "no delta follows the last one");
   expect(request.completion().token_ids.size() == 40, "a completion owns its tokens");
 
   skipdec::Request polled = engine.submit("Hello", forty());
@@ -48,7 +48,7 @@ void ranges(skipdec::Engine& engine) {
     const std::optional<skipdec::Delta> delta = polled.next(skipdec::Seconds(0));
     if (delta) again += delta->text;
   }
-  expect(again == text, "a poll gives the same");
+  expect(again == text, "polling gives the same text");
   expect(engine.generate("Hello", forty().n(2)).size() == 2, "n completions are generated");
   std::vector<skipdec::Request> mixed = engine.submit_many({"Hello", {5, 6}}, forty());
   for (skipdec::Request& each : mixed) each.wait();
@@ -69,9 +69,9 @@ void callbacks(skipdec::Engine& engine) {
   } catch (const std::runtime_error& error) {
     is_caught = std::string(error.what()) == "from a callback";
   }
-  expect(is_caught, "what a callback throws comes out of wait");
+  expect(is_caught, "wait rethrows what a callback throws");
   expect(num_calls == 1, "a callback that threw is not called again");
-  expect(thrown.completion().finish_reason == "abort", "and its request is cancelled");
+  expect(thrown.completion().finish_reason == "abort", "a callback that threw cancels its request");
 
   std::optional<skipdec_status> waiting;
   skipdec::Request waited = engine.submit("Hello", forty());
@@ -95,11 +95,11 @@ void callbacks(skipdec::Engine& engine) {
   }));
   closer.wait();
   expect(closing == SKIPDEC_USAGE, "closing is refused within a callback");
-  expect(engine.generate("Hello").size() == 1, "and leaves the engine as it was");
+  expect(engine.generate("Hello").size() == 1, "a refused close leaves the engine usable");
 }
 
 // A callback destroys its own request and then still uses what it captured.
-void own_end(skipdec::Engine& engine) {
+void destruction_by_callback(skipdec::Engine& engine) {
   auto held = std::make_shared<std::optional<skipdec::Request>>();
   auto is_over = std::make_shared<bool>(false);
   skipdec::Params params = forty();
@@ -132,9 +132,9 @@ void c_callbacks(skipdec::Engine& engine) {
   const skipdec_completion* completion = nullptr;
   expect(skipdec_request_completion(request, 0, &completion) == SKIPDEC_OK &&
              std::string(completion->finish_reason) == "error",
-         "and has failed");
+         "a request whose C callback throws has failed");
   skipdec_request_release(request);
-  expect(engine.generate("Hello").size() == 1, "and the engine goes on");
+  expect(engine.generate("Hello").size() == 1, "an engine goes on after a C callback threw");
 }
 
 // Records which thread freed it.
@@ -162,7 +162,8 @@ void assignments(skipdec::Engine& engine) {
   is_assigning = true;
   request = engine.submit("Hello", forty());
   expect(freed_by == std::this_thread::get_id(), "an assignment releases, then frees the callback");
-  expect(request.wait() && request.completion().token_ids.size() == 40, "and keeps the new one");
+  expect(request.wait() && request.completion().token_ids.size() == 40,
+         "an assignment keeps the new request");
   skipdec::Request moved = std::move(request);
   request = std::move(moved);
   expect(request.completion().token_ids.size() == 40, "a request moves there and back");
@@ -176,14 +177,15 @@ void handles(const std::string& bundle) {
   const std::string zero("a\0b", 3);
   expect(refusal([&] { engine.submit(zero); }) == SKIPDEC_USAGE, "a zero byte is refused");
   expect(refusal([&] { engine.submit("a", forty().schedule("7y")); }) == SKIPDEC_SCHEDULE,
-         "a status is that of the call");
+         "an error has the status of its call");
 
   const std::string text(50, 'e');
   const std::vector<std::int64_t> token_ids = engine.encode(text, false);
-  expect(engine.decode(token_ids) == text, "texts come back from their tokens");
+  expect(engine.decode(token_ids) == text, "decoding restores an encoded text");
   const skipdec::Score score = engine.score({5, 6, 7}, {8, 9});
   expect(score.logprobs.size() == 2 && score.layers.size() == 2, "a score owns its values");
-  expect(engine.info().has_tokenizer && engine.stats().failed == 0, "facts and counts are there");
+  expect(engine.info().has_tokenizer && engine.stats().failed == 0,
+         "an engine has information and counts");
 
   skipdec::Request done = engine.submit("Hello", forty());
   done.wait();
@@ -206,7 +208,7 @@ int main(int argc, char** argv) {
     callbacks(engine);
     c_callbacks(engine);
     assignments(engine);
-    own_end(engine);
+    destruction_by_callback(engine);
   }
   handles(argv[1]);
   return all_hold ? 0 : 1;

@@ -1,11 +1,11 @@
-// Lets the drafters and the policy guess along known texts, and writes how many passes there were,
-// and how many tokens were drafted and accepted in them.
+// Drafts known texts with the drafters and the policy, and writes how many passes there were, and
+// how many tokens were drafted and accepted in them.
 //
 //     draft_choices PART... < TEXTS
 //
-// PART: own, lookup, or a step's cost for a drafter of layers, which is right but for every third
-// token id. TEXTS: the costs of passes over 1 to 8 tokens; then for each text its numbers of tokens
-// of prompt and completion, and these tokens.
+// PART: own, lookup, or the cost of a step of a drafter of layers, which is wrong about every third
+// token ID. TEXTS: the costs of passes over 1 to 8 tokens; then for each text the numbers of tokens
+// in its prompt and completion, and these tokens.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
@@ -45,7 +45,7 @@ class Replay {
     known_.add_pass(1, 1, costs.front());
   }
 
-  void text(const TokenSpan& prompt, const TokenSpan& completion) {
+  void run(const TokenSpan& prompt, const TokenSpan& completion) {
     TokenSpan tokens = prompt;
     tokens.push_back(completion.front());
     table_.count(tokens, prompt.size());
@@ -67,7 +67,7 @@ class Replay {
  private:
   enum Kind { kOwn, kLookup, kLayers };
 
-  // Runs a pass behind ``tokens``, and returns how many tokens it writes.
+  // Runs a pass after ``tokens``, and returns how many tokens it writes.
   std::size_t pass(const TokenSpan& tokens, const TokenSpan& completion, std::size_t written,
                    LookupIndex& index, std::vector<RowResults>& results) {
     ++passes;
@@ -120,7 +120,7 @@ class Replay {
     return held + 1;
   }
 
-  // Drafts as many tokens as pay, up to ``most``, beside those that follow.
+  // Drafts as many tokens as pay, up to ``most``, of which every third ID is wrong.
   Guesses draft(std::size_t source, TokenSpan::const_iterator following, std::int64_t most) const {
     Guesses drafted;
     do {
@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
     for (TokenSpan* const tokens : {&prompt, &completion}) {
       for (std::int64_t& token : *tokens) std::cin >> token;
     }
-    replay.text(prompt, completion);
+    replay.run(prompt, completion);
     std::cout << replay.passes << ' ' << replay.drafted << ' ' << replay.accepted << '\n';
   }
 }

@@ -1,4 +1,4 @@
-// schedules FILE NUM_LAYERS [POSITIONS]: reads lines "MAX_TOKENS ASKED" and resolves them with
+// schedules FILE NUM_LAYERS [POSITIONS]: reads lines "MAX_TOKENS SCHEDULE" and resolves them with
 // FILE, a schedule.json. Prints the layers of generated tokens, the last index of each layer, and
 // how many prompt tokens run each layer; or the error.
 #include "schedule/schedules.h"
@@ -47,9 +47,9 @@ int main(int count, char** words) {
         count > 3 ? std::stoll(words[3]) : skipdec::constants::kMaxHorizon;
     const Schedules schedules = Schedules::parse(text, std::stoll(words[2]), words[1], positions);
     std::int64_t max_tokens = 0;
-    for (std::string asked; std::cin >> max_tokens && std::getline(std::cin >> std::ws, asked);) {
+    for (std::string name; std::cin >> max_tokens && std::getline(std::cin >> std::ws, name);) {
       try {
-        describe(*schedules.resolve(asked == "own" ? "" : asked, max_tokens));
+        describe(*schedules.resolve(name == "own" ? "" : name, max_tokens));
       } catch (const std::exception& error) {
         std::cout << "error: " << error.what();
       }

@@ -3,8 +3,8 @@
 //   stop TOKENIZER_JSON
 //
 // A case is a line of JSON: the arguments of StopChecker, "tokens", "abort" and "fail", which are
-// null, or the reason to abort or fail with after the tokens; "tokenizer": false for none. Answers
-// with a line of JSON: "pieces", "text", "finish_reason", "stop_reason".
+// null, or the reason to abort or fail with after the tokens; "tokenizer": whether there is one.
+// Answers with a line of JSON: "pieces", "text", "finish_reason", "stop_reason".
 
 #include <exception>
 #include <fstream>
@@ -40,7 +40,7 @@ json written(const StopReason& reason) {
   return nullptr;
 }
 
-json followed(const json& fields, const Tokenizer& tokenizer) {
+json run_case(const json& fields, const Tokenizer& tokenizer) {
   StopChecker checker(params_of(fields), fields["max_tokens"],
                       fields["end_token_ids"].get<std::vector<std::int64_t>>(),
                       fields["tokenizer"] ? &tokenizer : nullptr);
@@ -64,7 +64,7 @@ int run(const char* path) {
   const std::string document{std::istreambuf_iterator<char>(file), {}};
   const auto tokenizer = Tokenizer::parse(document, path, std::nullopt);
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << followed(json::parse(line), *tokenizer).dump() << '\n';
+    std::cout << run_case(json::parse(line), *tokenizer).dump() << '\n';
   }
   return 0;
 }

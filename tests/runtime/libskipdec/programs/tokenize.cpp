@@ -9,8 +9,8 @@
 //           pieces of an incremental decoder without and with them; all in hexadecimal, separated
 //           by blanks
 //   n TEXT  the normalized text, in hexadecimal
-//   p TEXT  lengths of the pieces that are encoded one by one, in bytes, of a text that is neither
-//           normalized nor searched for added tokens
+//   p TEXT  lengths, in bytes, of the pieces into which a text is split that is neither normalized
+//           nor searched for added tokens
 //   m TEXT  seconds for encoding, and the number of tokens
 // The first line is the number of seconds for reading the file. If the file or a text is refused,
 // the line is "error ", the status and the message.
@@ -79,13 +79,13 @@ void measure(const Tokenizer& tokenizer, const std::string& text) {
   std::cout << seconds.count() << ' ' << num_tokens;
 }
 
-void answer(const Tokenizer& tokenizer, const TokenizerParts& parts, char what,
+void answer(const Tokenizer& tokenizer, const TokenizerParts& parts, char command,
             const std::string& content) {
-  if (what == 'e') encode(tokenizer, content);
-  if (what == 'd') decode(tokenizer, content);
-  if (what == 'n') std::cout << hexadecimal(parts.normalizer.normalized(content));
-  if (what == 'p') pieces(parts.pre_tokenizer, content);
-  if (what == 'm') measure(tokenizer, content);
+  if (command == 'e') encode(tokenizer, content);
+  if (command == 'd') decode(tokenizer, content);
+  if (command == 'n') std::cout << hexadecimal(parts.normalizer.normalized(content));
+  if (command == 'p') pieces(parts.pre_tokenizer, content);
+  if (command == 'm') measure(tokenizer, content);
 }
 
 int run(const char* path) {
@@ -96,13 +96,13 @@ int run(const char* path) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << seconds.count() << '\n';
   const TokenizerParts parts = read_tokenizer(json, "tokenizer.json");
-  char what = 0;
+  char command = 0;
   std::size_t size = 0;
-  while (std::cin >> what >> size && std::cin.get() == '\n') {
+  while (std::cin >> command >> size && std::cin.get() == '\n') {
     std::string content(size, '\0');
     std::cin.read(content.data(), static_cast<std::streamsize>(size));
     try {
-      answer(*tokenizer, parts, what, content);
+      answer(*tokenizer, parts, command, content);
     } catch (const Error& error) {
       std::cout << "error " << static_cast<int>(error.status()) << ' ' << error.what();
     }

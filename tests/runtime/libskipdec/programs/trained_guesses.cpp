@@ -1,11 +1,11 @@
-// Writes what a bundle's draft layer guesses along known texts, which run together.
+// Writes what a bundle's draft layer guesses in known texts, which run as one batch.
 //
 //     trained_guesses BUNDLE < TEXTS
 //
 // TEXTS: a line of JSON for each, {"prompt": TOKENS, "completion": TOKENS}. Writes an array of
-// {"text": TOKENS, "entries": POSITIONS, "guesses": TOKENS}: what is written of a text, the tokens
-// of it that the layer was shown, and three guesses behind it. Passes accept none to three tokens
-// of those that they are fed; behind every fifth of a row it guesses nothing.
+// {"text": TOKENS, "entries": POSITIONS, "guesses": TOKENS}: the tokens of a text so far, the
+// positions of those that the layer was shown, and the three tokens that it guesses next. Passes
+// accept none to three of their tokens; the layer guesses nothing after every fifth pass of a row.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +30,7 @@ struct Row {
   TokenSpan text, entries, guesses;
   std::int64_t written = 0, passed = 0;
 
-  bool guesses_behind(std::int64_t pass) const { return (pass + prompt.row) % 5 != 4; }
+  bool guesses_after(std::int64_t pass) const { return (pass + prompt.row) % 5 != 4; }
   std::int64_t room() const { return static_cast<std::int64_t>(text.size()) - written - 1; }
 };
 
@@ -78,7 +78,7 @@ class Texts {
       std::vector<DraftRow> fed;
       std::vector<Row*> drafting;
       for (Row& row : rows_) {
-        if (!row.guesses_behind(pass)) continue;
+        if (!row.guesses_after(pass)) continue;
         if (step == 0) row.guesses.clear();
         const auto last = static_cast<std::size_t>(row.written - 1);
         fed.push_back({row.prompt.row, step == 0 ? row.text[last] : row.guesses.back(),
@@ -93,14 +93,14 @@ class Texts {
       }
     }
     for (Row& row : rows_) {
-      if (!row.guesses_behind(pass)) continue;
+      if (!row.guesses_after(pass)) continue;
       while (++row.passed < row.written) row.entries.push_back(row.passed);
       const TokenSpan written(row.text.begin(), row.text.begin() + row.written);
       found_.push_back({{"text", written}, {"entries", row.entries}, {"guesses", row.guesses}});
     }
   }
 
-  // Feeds each row's last token, some true ones behind it and a wrong one.
+  // Feeds each row's last token, then some right ones and a wrong one.
   void feed(std::int64_t pass) {
     std::vector<StepRow> steps;
     for (Row& row : rows_) {

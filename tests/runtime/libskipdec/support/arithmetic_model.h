@@ -40,7 +40,7 @@ inline std::string falling_schedule(std::int64_t most, std::int64_t least, std::
       .dump();
 }
 
-// Has a draft layer that computes as layer 1 does and scores every third token, and a narrow head.
+// Has a narrow head, and a draft layer that computes as layer 1 does and scores every third token.
 // ``takes_one_row``: its layers take several tokens of one row only, as ONNX Runtime's attention.
 class ArithmeticBundle : public Bundle {
  public:
@@ -96,8 +96,7 @@ class ArithmeticBundle : public Bundle {
 };
 
 // Counts the calls of all layers, and the rows that heads score. ``num_failing`` calls throw,
-// beginning with the call of number
-// ``failing`` (from 1; 0: none).
+// beginning with call number ``failing`` (from 1; 0: none).
 struct Calls {
   std::atomic<std::int64_t> made{0}, rows_scored{0};
   std::int64_t failing = 0, num_failing = 1;
@@ -174,18 +173,19 @@ class ArithmeticBinding : public Binding {
     }
   }
 
-  // Behind the beginning of rows, several tokens are one row's, and attention ends at the last.
+  // Checks that several tokens after the first belong to one row, and attention ends at the last.
   void check_lengths(std::int64_t rows, std::int64_t tokens) const {
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t start = data<std::int64_t>(Role::kWriteIndices)[row];
       if (start == 0) continue;
       if (rows > 1 && tokens > 1) throw std::logic_error("several tokens of several rows");
       const std::int64_t last = start + tokens - 1;
-      if (data<std::int32_t>(Role::kSeqlensK)[row] != last) throw std::logic_error("another end");
+      if (data<std::int32_t>(Role::kSeqlensK)[row] != last)
+        throw std::logic_error("attention ends elsewhere");
     }
   }
 
-  // Mixes states that lie beside each other.
+  // Mixes the states that are concatenated for each token.
   void join() const {
     const std::int64_t width = size(Role::kStates, 2);
     for (std::int64_t place = 0; place < size(Role::kStates, 0); ++place) {

@@ -1,5 +1,5 @@
-// What the draft layer of the arithmetic model makes of a text, computed literally: all of it anew,
-// each row alone, in caches of its own.
+// Computes what the draft layer of the arithmetic model does in the most literal way: everything
+// anew, for each row alone, in its own caches.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@ class LiteralDrafts {
     engines_.load_trained_drafts(bundle, backend_);
   }
 
-  // Returns the logits of the tokens that the draft layer scores, behind ``text`` and then behind
+  // Returns the logits of the tokens that the draft layer scores, after ``text`` and then after
   // each of ``guesses``. ``prompt``: how many of the text's tokens are its prompt. ``entries``: the
-  // positions of the tokens that the draft layer was shown, the last one the text's.
+  // positions of the tokens that the draft layer was shown, the last of which ends the text.
   std::vector<Values> logits(const Tokens& text, std::size_t prompt, const Schedule& schedule,
                              const Tokens& entries, const Tokens& guesses) {
     const Values states = states_of(text, prompt, schedule);
@@ -122,7 +122,7 @@ class LiteralDrafts {
     return made;
   }
 
-  // Runs a layer on the tokens ``hidden`` of one row, which stand from ``start`` on.
+  // Runs a layer on the tokens ``hidden`` of one row, whose positions begin at ``start``.
   static void run(Session& session, Values& hidden, Caches& caches, std::int64_t start) {
     const auto tokens = static_cast<std::int64_t>(hidden.size()) / kHidden;
     const auto capacity = static_cast<std::int64_t>(caches.keys.size()) / kHidden;

@@ -25,7 +25,7 @@ std::shared_ptr<Backend> opened(const std::shared_ptr<const Bundle>& bundle, int
 }
 
 template <class Call>
-void tell(const std::string& name, const Call& call) {
+void report(const std::string& name, const Call& call) {
   try {
     call();
     std::printf("%s: fine\n", name.c_str());
@@ -40,17 +40,18 @@ void run(const char* path) {
   const onnxruntime::Library& library = onnxruntime::load_library("");
   auto others =
       library.api.make<onnxruntime::Environment>(kCreateEnv, kErrorsOnly, "somebody else");
-  tell("beside another's environment", [&] { opened(bundle, 0); });
+  report("beside another's environment", [&] { opened(bundle, 0); });
   others.reset();
   {
     const auto first = opened(bundle, 1);
-    tell("with as many threads", [&] { opened(bundle, 1); });
-    tell("with any threads", [&] { opened(bundle, 0); });
-    tell("with other threads", [&] { opened(bundle, 2); });
-    tell("with too many threads", [&] { opened(bundle, 1 << 20); });
-    tell("with another library", [&] { onnxruntime::load_library("/nowhere/libonnxruntime.so"); });
+    report("with as many threads", [&] { opened(bundle, 1); });
+    report("with any threads", [&] { opened(bundle, 0); });
+    report("with other threads", [&] { opened(bundle, 2); });
+    report("with too many threads", [&] { opened(bundle, 1 << 20); });
+    report("with another library",
+           [&] { onnxruntime::load_library("/nowhere/libonnxruntime.so"); });
   }
-  tell("after the first closed", [&] { opened(bundle, 0); });
+  report("after the first closed", [&] { opened(bundle, 0); });
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ class DraftedBatchTest : public ::testing::Test {
   std::int64_t next_ = 0;
 };
 
-// Draws how many of a text's true tokens it proposes, and makes some wrong.
+// Proposes a random number of a text's tokens, and makes some wrong.
 class RandomDrafter : public Drafter {
  public:
   RandomDrafter(TokenSpan text, int wrong_percent)
@@ -173,7 +173,7 @@ class RandomDrafter : public Drafter {
                std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       const auto written = static_cast<std::size_t>(asked[index]->row.sequence->num_tokens());
-      const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // at times too many
+      const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // sometimes too many
       for (std::size_t place = written; place < written + count && place < text_.size(); ++place) {
         proposed[index].add((text_[place] + error()) % testing::kVocabulary, 0);
       }
@@ -195,13 +195,13 @@ class ForcedDraftsTest : public DraftedBatchTest, public ::testing::WithParamInt
   }
 };
 
-TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
-  for (Request& asked : mixed()) {
-    const auto expected = undrafted({asked});
+TEST_P(ForcedDraftsTest, RightAndWrongGuessesChangeNoText) {
+  for (Request& submitted : mixed()) {
+    const auto expected = undrafted({submitted});
     make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 0, random(expected[0][0].token_ids));
-    expect_equal(run({asked, asked}), {expected[0], expected[0]});
+    expect_equal(run({submitted, submitted}), {expected[0], expected[0]});
     const EngineStats stats = batch_->stats();
-    if (GetParam() == 0 && asked.max_tokens > 8) {
+    if (GetParam() == 0 && submitted.max_tokens > 8) {
       EXPECT_GT(stats.accepted_draft_tokens, 0);
     }
     EXPECT_LE(stats.accepted_draft_tokens, stats.draft_tokens);
@@ -210,7 +210,7 @@ TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
 
 INSTANTIATE_TEST_SUITE_P(WrongPercents, ForcedDraftsTest, ::testing::Values(0, 30, 100));
 
-TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
+TEST_F(DraftedBatchTest, LayersDraftOnlyTokensWhosePlanContainsThem) {
   make("ends:3,adapt=no");
   // Depth 5, 4, 3, 2 for eight tokens each: the last eight lack a layer of the draft.
   const Completion falling = run({request({5, 6, 7}, 33, falling_schedule(5, 2, 8))})[0][0];
@@ -219,12 +219,12 @@ TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
   EXPECT_EQ(run({request({5, 6, 7}, 33, falling_schedule(2, 2, 1))})[0][0].drafted, 0);
 }
 
-TEST_F(DraftedBatchTest, AFailedDraftEndsItsRowsAsAFailedPassDoes) {
+TEST_F(DraftedBatchTest, AFailedDraftEndsItsRowsAndLaterOnesRun) {
   make("ends:3,adapt=no", 1 << 22, PrefixSharing::kShared, testing::kLayers + 2);
-  const Request asked = request({5, 6, 7}, 20);
-  EXPECT_EQ(run({asked})[0][0].finish_reason, FinishReason::kError);
-  const std::vector<Completions> again = run({asked});
-  expect_equal(again, undrafted({asked}));
+  const Request submitted = request({5, 6, 7}, 20);
+  EXPECT_EQ(run({submitted})[0][0].finish_reason, FinishReason::kError);
+  const std::vector<Completions> again = run({submitted});
+  expect_equal(again, undrafted({submitted}));
 }
 
 class MixedDraftsTest : public DraftedBatchTest,
@@ -235,8 +235,8 @@ INSTANTIATE_TEST_SUITE_P(Drafts, MixedDraftsTest,
                                            "first:2,adapt=no,tokens=3", "own+ends:3", "own+trained",
                                            "trained,adapt=no", "lookup+trained,adapt=no,tokens=3"));
 
-// Rows that are cancelled, that arrive late, and that draft or not, with little memory.
-TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
+// Requests arrive late, are cancelled, and draft or not, with little memory.
+TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheTextsThatTheyHaveAlone) {
   const std::vector<Request> kinds = mixed();
   const auto expected = undrafted(kinds);
   make(GetParam(), kShortMemory);
@@ -247,9 +247,9 @@ TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
   while (batch_->is_busy() || kind_of.size() < 150) {
     while (kind_of.size() < 150 && (chance() % 3 == 0 || !batch_->is_busy())) {
       kind_of.push_back(chance() % kinds.size());
-      Request asked = kinds[kind_of.back()];
-      asked.drafts = chance() % 4 != 0;
-      batch_->add(static_cast<std::int64_t>(kind_of.size()) - 1, asked, 0);
+      Request submitted = kinds[kind_of.back()];
+      submitted.drafts = chance() % 4 != 0;
+      batch_->add(static_cast<std::int64_t>(kind_of.size()) - 1, submitted, 0);
     }
     const auto count = static_cast<std::int64_t>(kind_of.size());
     if (chance() % 20 == 0) batch_->abort(static_cast<std::int64_t>(chance()) % count, "cancelled");
@@ -273,13 +273,13 @@ TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
   }
   EXPECT_EQ(ended.size(), 150U);
   EXPECT_GT(aborted, 0);
-  if (GetParam().find("adapt=no") != std::string::npos) {  // else times may say that none pays
+  if (GetParam().find("adapt=no") != std::string::npos) {  // otherwise no draft may pay
     EXPECT_GT(batch_->stats().draft_tokens, 0);
   }
   EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 
-TEST_F(DraftedBatchTest, ARequestThatIsOffDraftsAndTeachesNothing) {
+TEST_F(DraftedBatchTest, ARequestWithDraftsOffNeitherDraftsNorTeaches) {
   make("own,adapt=no");
   Request off = request({5, 6, 7}, 20);
   off.drafts = false;
@@ -290,7 +290,7 @@ TEST_F(DraftedBatchTest, ARequestThatIsOffDraftsAndTeachesNothing) {
   EXPECT_GT(run({request({5, 6, 7}, 20)})[0][0].accepted, 10);
 }
 
-TEST_F(DraftedBatchTest, ClientsLearnFromOthersOnlyWhereTheyShare) {
+TEST_F(DraftedBatchTest, ClientsLearnFromEachOtherOnlyIfTheyShare) {
   Request first = request({5, 6, 7}, 20);
   Request second = first;
   first.client = "a";
@@ -318,10 +318,10 @@ class EagerDrafter : public Drafter {
   }
 };
 
-TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeThereAreDrafts) {
+TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeAnyDraft) {
   make("own", 1 << 22, PrefixSharing::kShared, 0, std::make_unique<EagerDrafter>());
-  const Request asked = request({5, 6, 7}, 50);
-  batch_->add(0, asked, 0);
+  const Request submitted = request({5, 6, 7}, 50);
+  batch_->add(0, submitted, 0);
   // The prompt, a pass that does not count since its row is new, and four that do.
   for (int step = 0; step < 6; ++step) batch_->step(0);
   EXPECT_EQ(batch_->stats().steps, 5);
@@ -332,12 +332,12 @@ TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeThereAreDrafts) {
 
 TEST_F(DraftedBatchTest, AFailedPassEndsItsRowsAndLaterOnesDraftAgain) {
   make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 3 * testing::kLayers);
-  const Request asked = request({5, 6, 7}, 20);
-  EXPECT_EQ(run({asked})[0][0].finish_reason, FinishReason::kError);
-  run({asked});
-  EXPECT_GT(run({asked})[0][0].accepted, 0);
-  const std::vector<Completions> again = run({asked});
-  expect_equal(again, undrafted({asked}));
+  const Request submitted = request({5, 6, 7}, 20);
+  EXPECT_EQ(run({submitted})[0][0].finish_reason, FinishReason::kError);
+  run({submitted});
+  EXPECT_GT(run({submitted})[0][0].accepted, 0);
+  const std::vector<Completions> again = run({submitted});
+  expect_equal(again, undrafted({submitted}));
 }
 
 }  // namespace
