@@ -1,8 +1,6 @@
 #include "service/service.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -127,14 +125,6 @@ TEST(ServiceTest, ADeadlineThatHasPassedEndsATextAtOnceAndNanIsRefused) {
   EXPECT_NE(refusal([&] { late->require_may_wait(kNan); }).find(refused), std::string::npos);
   EXPECT_NE(refusal([&] { service->drain(kNan); }).find(refused), std::string::npos);
   EXPECT_EQ(service->stats().waiting, 0);
-}
-
-TEST(ServiceTest, ACallbackThatSaysNoCancels) {
-  const auto service = open();
-  const auto ticket =
-      submit(*service, TokenSpan{4}, greedy(40), [](const Delta&) { return false; });
-  EXPECT_TRUE(ticket->mailbox.wait(-1));
-  EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
 }
 
 // Collects the last deltas that callbacks receive, by request and completion.
@@ -357,13 +347,6 @@ TEST(ServiceTest, TooManyWaitingRequestsAreRefusedAsBusy) {
   EXPECT_TRUE(third->mailbox.wait(-1));
 }
 
-TEST(ServiceTest, ARequestWhoseTimeIsOverEndsAsAborted) {
-  const auto service = open(1);
-  const auto ticket = service->submit_many({TokenSpan{4}}, greedy(50), "", 1e-9, {}).front();
-  EXPECT_TRUE(ticket->mailbox.wait(-1));
-  EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
-}
-
 TEST(ServiceTest, TextsAreScoredWhileOthersRun) {
   const auto service = open(2);
   const auto ticket = submit(*service, TokenSpan{4}, greedy(40));
@@ -387,30 +370,6 @@ TEST(ServiceTest, ATextToScoreIsNoLongerThanMaxModelLen) {
             std::string::npos);
 }
 
-TEST(ServiceTest, AForkIsRefusedWithAMessageAndLeavesTheParentAlone) {
-  const auto service = open();
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    try {
-      submit(*service, TokenSpan{4}, greedy(2));
-    } catch (const Error& error) {
-      _exit(std::string(error.what()).find("fork") != std::string::npos ? 0 : 2);
-    }
-    _exit(1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_EQ(tokens_of(*service, {4}, "").size(), 12U);
-}
-
-TEST(ServiceTest, TwoServicesRunSideBySide) {
-  const auto one = open();
-  const auto other = open();
-  EXPECT_EQ(tokens_of(*one, {4, 5}, "full"), tokens_of(*other, {4, 5}, "full"));
-}
-
 TEST(ServiceTest, AScheduleStaysInUseWhenItsFileIsDeleted) {
   const auto path = std::filesystem::path(::testing::TempDir()) / "service.json";
   std::ofstream(path) << falling_schedule(3, 2, 2);
@@ -431,11 +390,6 @@ TEST(ServiceTest, MemoryTooSmallForAnyRequestIsRefused) {
             options);
   });
   EXPECT_EQ(words.rfind("kv_memory | is 1 bytes for this bundle; allowed: ", 0), 0U) << words;
-}
-
-TEST(ServiceTest, TextNeedsATokenizer) {
-  const auto service = open();
-  EXPECT_THROW(service->submit_many({"text"}, greedy(2), "", 0, {}), Error);
 }
 
 TEST(ServiceTest, OptionsAreCheckedBeforeEnginesLoad) {
