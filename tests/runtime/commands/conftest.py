@@ -1,4 +1,4 @@
-"""``skipdec generate`` in this process."""
+"""Run ``skipdec generate`` in this process."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ SMALL = ["--prompt-len", "9", "--gen-len", "6", "--seconds", "0", "--threads", "
 
 
 @pytest.fixture(autouse=True)
-def _small_probe(own_thread_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_bandwidth_probe(own_thread_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of ten passes reads 16 MiB instead of 1 GiB."""
     monkeypatch.setattr(BandwidthProbe.__init__, "__defaults__", (2**24,))
 
 
-def test_headings_are_single_words_or_units_on_one_line() -> None:
+def test_each_heading_is_one_line_without_broken_words() -> None:
     for heading, _ in (*bench_module._COLUMNS, *bench_module._DRAFT_COLUMNS):
         assert "\n" not in heading
         assert len(heading) <= len("tokens/pass")
@@ -44,7 +44,7 @@ def test_bench_measures_every_schedule_at_every_batch_size(exported: Callable[..
     assert all(entry["time_to_first_token"] <= entry["wall_seconds"] for entry in entries)
 
 
-def test_texts_of_given_prompts_have_up_to_so_many_tokens(
+def test_bench_of_given_prompts_states_max_tokens_per_row(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
@@ -54,7 +54,7 @@ def test_texts_of_given_prompts_have_up_to_so_many_tokens(
     assert "prompts.jsonl, up to 6 tokens per row" in " ".join(result.stdout.split()), result.stderr
 
 
-def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None:
+def test_a_bad_option_value_is_a_usage_error(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm")
     for arguments, message in (
         (["-b", "one"], "--batch-sizes is 'one'; allowed: comma-separated whole numbers, e.g. 1,8"),

@@ -29,7 +29,7 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
 
 
-def test_the_command_and_lines_answer_as_python_does(
+def test_command_and_jsonl_answer_as_generator_chat(
     run: Callable[..., Result], bundle: Path
 ) -> None:
     with Generator.open(bundle, threads=1) as generator:
@@ -38,8 +38,8 @@ def test_the_command_and_lines_answer_as_python_does(
         both = generator.chat([MESSAGES, MESSAGES[1:]], PARAMS)
     assert output.prompt == streamed.prompt == "<s>system: Be brief.</s>user: Hi</s>assistant:"
     assert [one.prompt for one in both] == [output.prompt, "<s>user: Hi</s>assistant:"]
-    asked = run("--chat", "--system", "Be brief.", "-p", "Hi", "--json", *GREEDY)
-    (result,) = json.loads(asked.stdout)["results"]
+    done = run("--chat", "--system", "Be brief.", "-p", "Hi", "--json", *GREEDY)
+    (result,) = json.loads(done.stdout)["results"]
     assert result["token_ids"] == list(output.outputs[0].token_ids)
     lines = json.dumps({"messages": MESSAGES}).encode()
     line = json.loads(run("--input", "-", *GREEDY, stdin=lines).stdout)
@@ -47,7 +47,7 @@ def test_the_command_and_lines_answer_as_python_does(
 
 
 @pytest.mark.parametrize("messages", [5, None, "Hi"])
-def test_what_is_no_chat_is_refused(bundle: Path, messages: object) -> None:
+def test_a_value_that_is_not_a_chat_is_refused(bundle: Path, messages: object) -> None:
     with Generator.open(bundle, threads=1) as generator, pytest.raises(UsageError):
         generator.chat(messages, PARAMS)
 
@@ -58,13 +58,13 @@ def test_special_tokens_of_a_message_may_be_allowed(bundle: Path) -> None:
     with Generator.open(bundle, threads=1) as generator:
         (escaped,) = generator.chat(spelled, PARAMS)
         (allowed,) = generator.chat(spelled, PARAMS, special_tokens="allow")
-        assert child_processes() - others  # which render
+        assert child_processes() - others  # the renderers
     assert not child_processes() - others
     assert escaped.prompt == allowed.prompt
     assert len(escaped.prompt_token_ids) - len(allowed.prompt_token_ids) == len("</s>") - 1
 
 
-def test_variables_of_the_template_come_from_options_lines_and_python(
+def test_options_jsonl_and_python_set_template_variables(
     checkpoint: Callable[[str], Path], tmp_path: Path, own_thread_pools: None
 ) -> None:
     template = "{{ messages[-1].content }}{{ ' thinks' if thinking }} {{ style }}"
@@ -112,7 +112,9 @@ def test_contradicting_options_are_refused(
     assert problem in result.stderr
 
 
-def test_a_bundle_without_template_says_what_to_do(exported: Callable[..., Path]) -> None:
+def test_a_bundle_without_a_template_refuses_chats_with_advice(
+    exported: Callable[..., Path],
+) -> None:
     with (
         Generator.open(exported(STRUCTURE), threads=1) as generator,
         pytest.raises(UsageError, match="need a chat template, and the bundle has none: send a"),
@@ -120,7 +122,7 @@ def test_a_bundle_without_template_says_what_to_do(exported: Callable[..., Path]
         generator.chat(MESSAGES, PARAMS)
 
 
-def test_a_line_with_two_prompts_is_bad(run: Callable[..., Result]) -> None:
+def test_a_line_with_prompt_and_messages_is_refused(run: Callable[..., Result]) -> None:
     lines = json.dumps({"messages": MESSAGES, "prompt": "x"}).encode()
     result = run("--input", "-", *GREEDY, stdin=lines)
     assert "prompt and messages are given; give one" in json.loads(result.stdout)["error"]

@@ -1,4 +1,4 @@
-"""``skipdec chat`` and ``generate --chat`` without a prompt: answers know what was said before."""
+"""``skipdec chat`` holds a conversation: each answer depends on all earlier messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def talk(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
 
 
 def answers(bundle: Path, *messages: str, schedule: str | None = None) -> list[str]:
-    """Return the answers of a conversation, each chat given as a whole."""
+    """Return each answer of a conversation, computed from the whole chat up to it."""
     params = SamplingParams(temperature=0, max_tokens=3)
     chat: list[dict[str, Any]] = [{"role": "system", "content": "B"}]
     texts = []
@@ -44,7 +44,7 @@ def answers(bundle: Path, *messages: str, schedule: str | None = None) -> list[s
     return texts
 
 
-def test_each_answer_is_that_of_the_whole_conversation(
+def test_each_answer_follows_from_the_whole_conversation(
     talk: Callable[..., Result], bundle: Path
 ) -> None:
     first, second = answers(bundle, "H", "W")
@@ -57,7 +57,7 @@ def test_each_answer_is_that_of_the_whole_conversation(
     assert "but nothing says that the model was tuned for that" in done.stderr
 
 
-def test_what_can_not_be_done_is_said_and_the_conversation_goes_on(
+def test_the_conversation_goes_on_after_an_invalid_command(
     talk: Callable[..., Result], bundle: Path
 ) -> None:
     done = talk(f"/resett\n/schedule 99x\n/draft nothing\n{'a' * 99}\nHi\n", *GREEDY)

@@ -1,4 +1,4 @@
-"""``--draft``: the same texts with figures of drafts, refused where texts could differ."""
+"""``--draft`` adds figures to the same texts, and is refused where texts could differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_results_are_those_without_drafts_and_count_them(bundle: Path) -> None:
+def test_drafts_add_only_their_figures_to_results(bundle: Path) -> None:
     plain = json.loads(run("generate", bundle, "-p", "aa", *GREEDY, "--json").stdout)
     drafted = json.loads(run("generate", bundle, "-p", "aa", *GREEDY, *DRAFT, "--json").stdout)
     (result,) = drafted["results"]
@@ -55,21 +55,21 @@ def test_results_are_those_without_drafts_and_count_them(bundle: Path) -> None:
 
 
 def test_streamed_lines_mark_the_drafted_tokens(bundle: Path) -> None:
-    asked = ("-p", "aa", *GREEDY, "--stream", "--json")
-    plain = documents(run("generate", bundle, *asked).stdout)
-    lines = documents(run("generate", bundle, *asked, *DRAFT).stdout)
+    arguments = ("-p", "aa", *GREEDY, "--stream", "--json")
+    plain = documents(run("generate", bundle, *arguments).stdout)
+    lines = documents(run("generate", bundle, *arguments, *DRAFT).stdout)
     marks = [line.pop("drafted") for line in lines]
     assert lines == plain
     assert len(marks) == 30
     assert set(marks) == {True, False}
 
 
-def test_lines_of_json_have_the_drafts_of_each_completion(bundle: Path, tmp_path: Path) -> None:
-    asked = ("--input", "-", *GREEDY, "--temperature", "0.5", "--seed", "3")
-    plain = documents(run("generate", bundle, *asked, stdin=LINES).stdout)
+def test_jsonl_reports_the_drafts_of_each_completion(bundle: Path, tmp_path: Path) -> None:
+    arguments = ("--input", "-", *GREEDY, "--temperature", "0.5", "--seed", "3")
+    plain = documents(run("generate", bundle, *arguments, stdin=LINES).stdout)
     output = tmp_path / "out.jsonl"
     written = ("--output", str(output), "--json")
-    figures = json.loads(run("generate", bundle, *asked, *DRAFT, *written, stdin=LINES).stdout)
+    figures = json.loads(run("generate", bundle, *arguments, *DRAFT, *written, stdin=LINES).stdout)
     lines = documents(output.read_text())
     drafts = [one.pop("drafts") for line in lines for one in line.get("outputs", [line])]
     assert lines == plain

@@ -20,7 +20,7 @@ GREEDY = ("--temperature", "0", "--max-tokens", "6", *IGNORE_EOS)
 
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny bundle with a tokenizer of bytes."""
+    """Return a tiny bundle with a byte tokenizer."""
     options = {"kernels": "onnxruntime", "schedule": None}
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"), **options)
 
@@ -49,7 +49,7 @@ def test_several_prompts_print_under_headings(run: Callable[..., Result]) -> Non
     assert "# c\n" in result.stdout
 
 
-def test_several_completions_of_one_prompt_are_numbered_without_it(
+def test_completions_of_one_prompt_have_numbers_as_headings(
     run: Callable[..., Result],
 ) -> None:
     result = run("-p", "ab", "--n", "2", "--temperature", "1", "--seed", "1", "--max-tokens", "2")
@@ -73,7 +73,7 @@ def test_a_prompt_may_stand_alone_or_come_from_a_pipe(run: Callable[..., Result]
     assert (refused.exit_code, "is not UTF-8 at byte 0" in refused.stderr) == (2, True)
 
 
-def test_lines_of_json_in_a_pipe_need_no_option(run: Callable[..., Result]) -> None:
+def test_piped_jsonl_needs_no_option(run: Callable[..., Result]) -> None:
     content = b"\n" + records(3)
     assert run(*GREEDY, stdin=content).stdout == run("--input", "-", *GREEDY, stdin=content).stdout
 
@@ -104,15 +104,15 @@ def test_untuned_depth_is_warned_about_once(
 ) -> None:
     reduced = ("--schedule", "2x", *GREEDY)
     for arguments in (("-p", "ab", "-p", "c"), ("-p", "ab", "--stream")):
-        told = run(*arguments, *reduced).stderr
-        assert told.count("nothing says that the model was tuned") == 1
+        stderr_text = run(*arguments, *reduced).stderr
+        assert stderr_text.count("nothing says that the model was tuned") == 1
     assert run("-p", "ab", *reduced, "-q").stderr == ""
     assert "tuned" not in run("-p", "ab", *GREEDY).stderr
 
 
 def test_the_default_max_tokens_is_reported_when_it_cuts(run: Callable[..., Result]) -> None:
-    told = run("-p", "ab", *IGNORE_EOS, "--seed", "1").stderr
-    assert "1 of 1 texts end at --max-tokens, by default 16" in told
+    stderr_text = run("-p", "ab", *IGNORE_EOS, "--seed", "1").stderr
+    assert "1 of 1 texts end at --max-tokens, by default 16" in stderr_text
     assert "--max-tokens" not in run("-p", "ab", *GREEDY).stderr
 
 
@@ -146,7 +146,9 @@ def test_the_input_is_never_the_output(
     assert source.read_bytes() == records(2)
 
 
-def test_nothing_left_to_do_opens_no_bundle(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_resuming_a_complete_file_opens_no_bundle(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(records(1))
     output.write_bytes(b'{"id": 0}\n')
@@ -162,7 +164,9 @@ def test_empty_input_gives_an_empty_file(run: Callable[..., Result], tmp_path: P
     assert output.read_bytes() == b""
 
 
-def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_json_with_an_output_file_prints_its_figures(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
     output = tmp_path / "out.jsonl"
     result = run("--input", "-", "--output", str(output), "--json", *GREEDY, stdin=records(3))
     figures = json.loads(result.stdout)
@@ -173,7 +177,7 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
 
 
 @pytest.mark.parametrize("option", ["--stream", "--chat", "--json"])
-def test_options_of_prompts_are_refused_for_piped_lines(
+def test_options_for_prompts_are_refused_with_piped_jsonl(
     run: Callable[..., Result], option: str
 ) -> None:
     result = run(option, *GREEDY, stdin=records(1))
@@ -205,7 +209,7 @@ def test_options_of_prompts_are_refused_for_piped_lines(
         (("--input", "missing.jsonl"), "missing.jsonl can't be read (No such file"),
     ],
 )
-def test_wrong_use_exits_with_2_and_says_why(
+def test_invalid_arguments_exit_with_2_and_the_reason(
     arguments: tuple[str, ...], problem: str, run: Callable[..., Result]
 ) -> None:
     result = run(*arguments, stdin=b"")
@@ -216,7 +220,7 @@ def test_wrong_use_exits_with_2_and_says_why(
 
 @pytest.fixture
 def writing(bundle: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the command with more output than a pipe holds, so that it can't end."""
+    """Start the command with more output than a pipe holds, so that it blocks."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(records(3000))
     arguments = ["generate", str(bundle), "--input", str(source), "--threads", "1", *GREEDY]
@@ -233,7 +237,7 @@ def test_signals_keep_whole_lines_and_set_the_exit_code(
     assert writing.stdout is not None
     assert writing.stderr is not None
     first = writing.stdout.readline()
-    writing.send_signal(signal.SIGTERM)  # like SIGINT, which may be off in the background
+    writing.send_signal(signal.SIGTERM)  # handled like SIGINT, which background jobs may ignore
     lines = parsed((first + writing.stdout.read()).decode())
     assert b"Traceback" not in writing.stderr.read()
     assert writing.wait() == 128 + signal.SIGTERM

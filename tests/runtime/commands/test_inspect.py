@@ -1,4 +1,4 @@
-"""``skipdec inspect`` and ``skipdec schedule set`` on a bundle."""
+"""Run ``skipdec inspect`` and ``skipdec schedule set`` on a bundle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bundle(tmp_path: Path) -> Path:
     return write_hollow_bundle(tmp_path / "bundle", schedule).path
 
 
-def test_json_has_every_section_that_was_asked_for(bundle: Path) -> None:
+def test_json_has_every_requested_section(bundle: Path) -> None:
     sections = [f"--show={name}" for name in ("engines", "io", "memory", "schedule")]
     shown = json.loads(run("inspect", bundle, *sections, "--json").stdout)
     assert [engine["name"] for engine in shown["engines"]][:2] == ["embed", "layer_000"]
@@ -47,7 +47,7 @@ def test_tables_name_the_schedules(bundle: Path) -> None:
     assert "memory" not in result.stdout
 
 
-def test_more_rows_than_a_batch_may_have_are_refused(bundle: Path) -> None:
+def test_a_batch_size_over_the_limit_is_refused(bundle: Path) -> None:
     for option in ("--batch-size", "--slots"):
         done = run("inspect", bundle, option, 65537)
         assert done.exit_code == 2
@@ -82,13 +82,13 @@ def test_unknown_sections_and_bundles_are_refused(bundle: Path, tmp_path: Path) 
 def test_set_changes_only_the_schedule(bundle: Path) -> None:
     before = EngineBundle.open(bundle)
     result = run("schedule", "set", bundle, "2x")
-    assert result.stdout == "linear:max=8,min=4,warmup=1,horizon=32\n"  # the old one's horizon
+    assert result.stdout == "linear:max=8,min=4,warmup=1,horizon=32\n"  # the horizon is kept
     after = EngineBundle.open(bundle)
     assert after.manifest == before.manifest
     assert ExitSchedule.from_document(after.schedule_document).max_exit_layer == 8
 
 
-def test_set_refuses_a_preset_without_any_horizon(bundle: Path) -> None:
+def test_set_refuses_a_preset_without_a_horizon(bundle: Path) -> None:
     assert run("schedule", "set", bundle, "full").exit_code == 0
     result = run("schedule", "set", bundle, "2x")
     assert result.exit_code == 2

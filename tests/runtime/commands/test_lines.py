@@ -1,4 +1,4 @@
-"""RecordRunner: order, a schedule per record, bad records, cancellation."""
+"""RecordRunner keeps order, runs a schedule per record and isolates bad records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(
     return list(runner.run(on_progress))
 
 
-def test_lines_come_in_order_by_chunk_and_equal_single_calls(generator: Generator) -> None:
+def test_lines_keep_their_order_and_equal_single_calls(generator: Generator) -> None:
     records = [record(line, length) for line, length in enumerate([3, 9, 1, 5, 2], start=1)]
     chunks = run(generator, records)
     assert [[line["id"] for line in chunk] for chunk in chunks] == [
@@ -65,7 +65,7 @@ def test_lines_come_in_order_by_chunk_and_equal_single_calls(generator: Generato
         assert line["token_ids"] == alone.outputs[0].token_ids
 
 
-def test_a_record_runs_its_own_schedule_in_any_batch(generator: Generator) -> None:
+def test_a_record_runs_at_its_own_horizon_in_any_batch(generator: Generator) -> None:
     long = GREEDY.updated(max_tokens=12)
     records = [record(1, 3, long), record(2, 3), record(3, 3), BadRecord(4, None, "x")]
     (whole,) = run(generator, records, schedule="2x", chunk_size=9)
@@ -75,7 +75,7 @@ def test_a_record_runs_its_own_schedule_in_any_batch(generator: Generator) -> No
     assert rest == [whole[1:]]
 
 
-def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> None:
+def test_bad_records_become_errors_and_the_others_run(generator: Generator) -> None:
     records = [
         BadRecord(1, None, "is not JSON"),
         record(2, 3),
@@ -93,7 +93,7 @@ def test_bad_records_become_errors_and_the_rest_runs(generator: Generator) -> No
     assert [line["id"] for line in lines if "error" not in line] == ["r2", "r7"]
 
 
-def test_a_line_runs_the_schedule_that_it_names(generator: Generator) -> None:
+def test_a_line_runs_the_schedule_it_names(generator: Generator) -> None:
     records = [
         record(1, 3),
         replace(record(2, 3), schedule="full"),
@@ -121,7 +121,7 @@ _FIELDS = st.dictionaries(st.sampled_from(_KEYS), st.sampled_from([*_VALUES, *_L
 
 
 @given(fields=st.lists(_FIELDS, min_size=1, max_size=5))
-def test_every_line_gets_its_answer_or_its_error(
+def test_every_line_gets_a_result_or_an_error(
     generator: Generator, fields: list[dict[str, Any]]
 ) -> None:
     documents = [{"id": n, "prompt_token_ids": [5, 6], **one} for n, one in enumerate(fields)]
@@ -133,7 +133,7 @@ def test_every_line_gets_its_answer_or_its_error(
     assert all(json.loads(to_bytes(line)) for line in lines)
 
 
-def test_record_without_a_valid_distribution_is_refused_alone(
+def test_a_record_with_nan_logits_fails_alone(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = Sampler.sample
@@ -149,7 +149,7 @@ def test_record_without_a_valid_distribution_is_refused_alone(
     assert "are NaN" in lines[1]["error"]
 
 
-def test_what_a_failed_call_told_is_not_counted_twice(
+def test_a_retried_batch_counts_its_tokens_once(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = Sampler.sample
@@ -169,14 +169,14 @@ def test_what_a_failed_call_told_is_not_counted_twice(
     assert (summary["completions"], summary["tokens"]) == (2, 1 + 4)
 
 
-def test_chunks_are_cut_by_completions(generator: Generator) -> None:
+def test_chunks_are_limited_by_completions(generator: Generator) -> None:
     several = SamplingParams(n=4, max_tokens=2)
     records = [record(1, 3, several), record(2, 3), record(3, 3), record(4, 3, several)]
     chunks = run(generator, records, chunk_size=4)
     assert [[line["id"] for line in chunk] for chunk in chunks] == [["r1"], ["r2", "r3", "r4"]]
 
 
-def test_record_too_large_for_the_memory_is_refused_alone(exported: Callable[..., Path]) -> None:
+def test_a_record_too_large_for_kv_memory_fails_alone(exported: Callable[..., Path]) -> None:
     records = [record(1, 3), record(2, 40, GREEDY.updated(max_tokens=20)), record(3, 3)]
     with Generator.open(exported("pre_norm"), threads=1, kv_memory=60_000) as small:
         (lines,) = run(small, records)
@@ -184,7 +184,7 @@ def test_record_too_large_for_the_memory_is_refused_alone(exported: Callable[...
     assert "kv_memory allows 60,000" in lines[1]["error"]
 
 
-def test_cancelling_yields_what_is_finished(generator: Generator) -> None:
+def test_cancelling_yields_only_finished_lines(generator: Generator) -> None:
     records = [
         record(1, 3, GREEDY.updated(max_tokens=30)),
         record(2, 3, GREEDY.updated(max_tokens=2)),  # in the second batch of two
@@ -198,7 +198,7 @@ def test_cancelling_yields_what_is_finished(generator: Generator) -> None:
     assert [[line["id"] for line in chunk] for chunk in chunks] == [["r3"]]
 
 
-def test_completions_are_counted_for_good_records_only(generator: Generator) -> None:
+def test_only_valid_records_count_as_completions(generator: Generator) -> None:
     several = SamplingParams(n=3, max_tokens=2)
     records = [record(1, 3, several), record(2, 3), BadRecord(3, None, "bad"), record(4, 64)]
     runner = RecordRunner(generator, records, None, chunk_size=9, cancelled=lambda: False)

@@ -1,4 +1,4 @@
-"""GenerationProgress: actual depth excludes first tokens, over several calls."""
+"""GenerationProgress sums up depth, speed and drafts over several calls."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def delta(request: int, layers: int, reason: FinishReason | None = None) -> Stre
     return StreamDelta(request, 0, (7,), "x", reason, layers)
 
 
-class Told(Events):
-    """Records the number of completions that were reported."""
+class CountingEvents(Events):
+    """Counts the completions that are reported."""
 
     def __init__(self) -> None:
         self.completions = 0
@@ -31,10 +31,10 @@ class Told(Events):
         self.completions += steps
 
 
-def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_follows_from_the_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0)
     monkeypatch.setattr(progress, "DEFAULT_MAX_TOKENS", 3)
-    events = Told()
+    events = CountingEvents()
     counted = GenerationProgress([ExitSchedule.full(6)], 3, events, "skipdec avx2")
     with counted:
         counted.update([delta(0, 6), delta(1, 6)])
@@ -54,14 +54,14 @@ def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert summary["tokens_per_second"] == pytest.approx(6 / summary["seconds"])
 
 
-def test_a_text_that_ends_where_the_context_does_is_no_hint_at_max_tokens() -> None:
+def test_reaching_the_context_limit_does_not_blame_max_tokens() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
     with counted:
         counted.update([delta(0, 6)] * 40 + [delta(0, 6, "length")])
     assert "--max-tokens" not in counted.summary_text(SamplingParams())
 
 
-def test_single_tokens_have_no_realised_depth() -> None:
+def test_a_single_token_has_no_realised_depth() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 3, Events(), "skipdec avx2")
     with counted:
         counted.update([delta(0, 6, "length")])
@@ -69,7 +69,7 @@ def test_single_tokens_have_no_realised_depth() -> None:
     assert "realised depth" not in counted.summary_text(SamplingParams())
 
 
-def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
+def test_different_horizons_are_shown_as_a_range() -> None:
     schedules = [parse_schedule("2x", num_layers=6, horizon=horizon) for horizon in (20, 4, 9)]
     counted = GenerationProgress(schedules, 3, Events(), "skipdec avx2")
     text = "linear:max=4,min=2,warmup=1,horizon=4…20"
@@ -77,19 +77,19 @@ def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
     assert (counted.summary()["schedule"], counted.summary()["horizon"]) == (text, None)
 
 
-def test_full_depth_has_no_horizon_to_show() -> None:
+def test_full_depth_shows_no_horizon() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
     assert counted.summary_text(SamplingParams()).startswith("schedule full\n")
 
 
-def test_schedules_of_the_lines_own_are_counted() -> None:
+def test_different_schedules_are_counted() -> None:
     schedules = [parse_schedule(text, num_layers=6, horizon=9) for text in ("2x", "full", "2x")]
     counted = GenerationProgress(schedules, 3, Events(), "skipdec avx2")
     assert counted.summary_text(SamplingParams()).startswith("2 schedules, horizon ")
     assert counted.summary()["schedule"] is None
 
 
-def test_drafts_are_summed_up_as_tokens_per_pass_and_acceptance() -> None:
+def test_drafts_are_summarised_as_tokens_per_pass_and_acceptance() -> None:
     drafted = replace(delta(0, 6), drafted=True)
     counted = GenerationProgress(
         [ExitSchedule.full(6)], 1, Events(), "skipdec avx2", parse_draft("own")
@@ -100,7 +100,9 @@ def test_drafts_are_summed_up_as_tokens_per_pass_and_acceptance() -> None:
         counted.update([drafted, delta(0, 6, "length")])
     figures = counted.summary()["drafts"]
     assert (figures["passes"], figures["accepted"], figures["tokens_per_pass"]) == (2, 3, 2.5)
-    assert (figures["drafted"], figures["acceptance"]) == (0, None), "results tell how many"
+    assert (figures["drafted"], figures["acceptance"]) == (0, None), (
+        "only results count drafted tokens"
+    )
     assert counted.summary_text(SamplingParams()).endswith("\ndraft own: 2.50 tokens per pass")
     counted.count_drafts(Drafts(passes=2, drafted=4, accepted=3))
     assert counted.summary()["drafts"]["acceptance"] == 0.75
@@ -108,7 +110,7 @@ def test_drafts_are_summed_up_as_tokens_per_pass_and_acceptance() -> None:
     assert "draft own: 2.50 tokens per pass, 75% of 4 drafted tokens right" in text
 
 
-def test_without_drafts_nothing_is_said_of_them() -> None:
+def test_without_drafts_the_summary_omits_them() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
     counted.update([delta(0, 6), delta(0, 6, "length")])
     assert "drafts" not in counted.summary()

@@ -1,4 +1,4 @@
-"""Output lines are exact."""
+"""Output lines have exactly the documented fields."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_result_line_of_several_completions_lists_them() -> None:
     assert "text" not in line
 
 
-def test_log_probabilities_are_there_if_they_were_asked_for() -> None:
+def test_a_result_line_has_requested_log_probabilities() -> None:
     output = completion(cumulative_logprob=-1.5, logprobs=({5: Logprob(-1.5, 2, "e")},))
     line = json.loads(to_bytes(result_line(1, request(output))))
     entry = {"token_id": 5, "logprob": -1.5, "rank": 2, "decoded_token": "e"}

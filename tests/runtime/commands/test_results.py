@@ -1,4 +1,4 @@
-"""ResultFile: resuming after any kill gives the undisturbed file."""
+"""Resuming a ResultFile after any kill gives the file of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def write(path: Path, lines: list[dict[str, Any]], **options: bool) -> None:
 
 
 def resume(path: Path) -> None:
-    """Return a second run's work: everything that is not done, in order."""
+    """Write everything that is not done, in order, as a second run does."""
     with ResultFile(path, LINE_OF, PARAMETERS, resume=True, force=False) as file:
         file.write([line for line in LINES if line.get("id") not in file.done])
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("whole") / "out.jsonl"
+def complete(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("complete") / "out.jsonl"
     write(path, LINES)
     return path.read_bytes()
 
@@ -59,42 +59,42 @@ def test_lines_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
 
 @given(cut=st.integers(0, 200))
 def test_resuming_after_a_kill_at_any_byte_gives_the_same_file(
-    cut: int, whole: bytes, tmp_path_factory: pytest.TempPathFactory
+    cut: int, complete: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "out.jsonl"
-    path.write_bytes(whole[:cut])
+    path.write_bytes(complete[:cut])
     resume(path)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
-def test_resuming_after_gaps_puts_lines_in_order(whole: bytes, tmp_path: Path) -> None:
+def test_resuming_a_file_with_gaps_restores_the_order(complete: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     write(path, [LINES[4], LINES[1]])
     resume(path)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
-def test_results_stay_and_errors_run_again(whole: bytes, tmp_path: Path) -> None:
+def test_resuming_keeps_results_and_reruns_errors(complete: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    path.write_bytes(whole)
+    path.write_bytes(complete)
     with ResultFile(path, LINE_OF, PARAMETERS, resume=True, force=False) as file:
         assert file.done == {"a", "b", 3, "d"}
         assert b"error" not in path.read_bytes()
 
 
-def test_resuming_without_a_file_starts_one(whole: bytes, tmp_path: Path) -> None:
+def test_resuming_without_a_file_creates_one(complete: bytes, tmp_path: Path) -> None:
     resume(tmp_path / "out.jsonl")
-    assert (tmp_path / "out.jsonl").read_bytes() == whole
+    assert (tmp_path / "out.jsonl").read_bytes() == complete
 
 
-def test_existing_file_is_refused_unless_replaced(whole: bytes, tmp_path: Path) -> None:
+def test_an_existing_file_needs_resume_or_force(complete: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(b"old\n")
     with pytest.raises(UsageError, match="--resume continues it, --force replaces it"):
         write(path, LINES)
     assert path.read_bytes() == b"old\n"
     write(path, LINES, force=True)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,17 @@ def write_and_interrupt(path: Path) -> None:
         raise KeyboardInterrupt
 
 
-def test_an_error_inside_keeps_what_was_written(whole: bytes, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_written_lines(complete: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with pytest.raises(KeyboardInterrupt):
         write_and_interrupt(path)
     assert len(path.read_bytes().splitlines()) == 2
     resume(path)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
-def test_two_writers_at_once_are_refused_and_the_first_goes_on(
-    whole: bytes, tmp_path: Path
+def test_a_second_writer_is_refused_and_the_first_continues(
+    complete: bytes, tmp_path: Path
 ) -> None:
     path, link = tmp_path / "out.jsonl", tmp_path / "link.jsonl"
     link.symlink_to(path)
@@ -141,7 +141,7 @@ def test_two_writers_at_once_are_refused_and_the_first_goes_on(
             with pytest.raises(BundleError, match="is being written by process"):
                 resume(name)
         file.write(LINES[2:])
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_two_writers_at_once_are_refused_and_the_first_goes_on(
         ({"raw_prompt": True}, "raw_prompt was False and is True"),
     ],
 )
-def test_results_of_other_parameters_are_not_mixed_in(
+def test_resuming_with_other_parameters_is_refused(
     changes: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.jsonl"
@@ -171,7 +171,7 @@ def test_results_of_other_parameters_are_not_mixed_in(
         assert file.done
 
 
-def test_a_bundle_that_is_replaced_before_it_is_open_is_refused(tmp_path: Path) -> None:
+def test_a_bundle_replaced_before_opening_is_refused(tmp_path: Path) -> None:
     file = ResultFile(tmp_path / "out.jsonl", LINE_OF, PARAMETERS, resume=False, force=False)
     file.check_bundle("d" * 64)
     with pytest.raises(BundleError, match="was replaced"):
@@ -201,7 +201,7 @@ def test_force_keeps_the_old_file_until_the_first_result(tmp_path: Path) -> None
         ("out\0.jsonl", "null"),
     ],
 )
-def test_unwritable_outputs_are_refused_before_work(
+def test_an_unwritable_output_is_refused_before_work(
     name: str, problem: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
@@ -211,9 +211,7 @@ def test_unwritable_outputs_are_refused_before_work(
     assert len(caught.value.problems) == 1
 
 
-def test_a_full_disk_is_an_error_that_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
     monkeypatch.setattr(
         Path, "open", lambda path, *how, **more: opened(Path("/dev/full"), *how, **more)

@@ -1,4 +1,4 @@
-"""``skipdec schedule``: JSON and table on stdout, pictures, exit codes."""
+"""``skipdec schedule`` prints JSON and tables, draws pictures and sets exit codes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def test_show_json_describes_every_segment() -> None:
     assert ExitSchedule.from_document(shown["schedule"]).num_layers == 6
 
 
-def test_what_show_prints_as_json_is_a_schedule_file(tmp_path: Path) -> None:
+def test_json_of_show_is_a_schedule_file(tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     text = run("show", "2x:horizon=24", "--layers", "12", "--json").stdout
     file.write_text(text)
     again = run("show", str(file), "--layers", "12", "--json")
     assert again.stdout == text
     assert json.loads(text)["text"] == "linear:max=8,min=4,warmup=1,horizon=24"
-    file.write_text(text.replace('"start": 0', '"start": 1'))  # says other layers than would run
+    file.write_text(
+        text.replace('"start": 0', '"start": 1')
+    )  # contradicts the layers that would run
     assert "the file was changed" in run("show", str(file), "--layers", "12").stderr
 
 
@@ -62,7 +64,7 @@ def test_a_bundle_shows_its_own_schedule(tmp_path: Path) -> None:
     assert (refused.exit_code, "omit --layers" in refused.stderr) == (2, True)
 
 
-def test_a_schedule_without_a_depth_is_refused() -> None:
+def test_show_without_layers_is_refused() -> None:
     result = run("show", "2x")
     assert (result.exit_code, "needs --layers" in result.stderr) == (2, True)
 
@@ -125,7 +127,7 @@ def test_set_repairs_a_missing_or_damaged_schedule(tmp_path: Path, content: str 
 
 
 @pytest.mark.parametrize("arguments", [("2x:horizon=257",), ("2x", "--horizon", "257")])
-def test_a_horizon_that_no_request_reaches_is_not_set(
+def test_set_refuses_a_horizon_beyond_the_positions(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
@@ -135,7 +137,7 @@ def test_a_horizon_that_no_request_reaches_is_not_set(
     assert ExitSchedule.from_document(EngineBundle.open(bundle).schedule_document).is_full
 
 
-def test_a_program_sets_schedules_that_fit_alone(tmp_path: Path) -> None:
+def test_write_schedule_refuses_another_depth(tmp_path: Path) -> None:
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
     num_layers = EngineBundle.read_manifest(bundle).model.num_layers
     text = parse_schedule("2x", num_layers=num_layers, horizon=8)
@@ -151,7 +153,7 @@ def test_a_program_sets_schedules_that_fit_alone(tmp_path: Path) -> None:
         write_schedule(tmp_path / "none", "full")
 
 
-def test_a_picture_of_more_tokens_than_memory_holds_is_refused(tmp_path: Path) -> None:
+def test_plot_refuses_too_many_tokens(tmp_path: Path) -> None:
     picture = tmp_path / "long.png"
     result = run("plot", "2x", "--layers", "16", "--tokens", str(10**12), "-o", str(picture))
     assert result.exit_code == 2
@@ -162,13 +164,13 @@ def test_a_picture_of_more_tokens_than_memory_holds_is_refused(tmp_path: Path) -
     assert not picture.exists()
 
 
-def test_a_decaying_prompt_is_shown_from_its_first_to_its_last_token() -> None:
+def test_show_has_the_first_and_last_token_of_a_decaying_prompt() -> None:
     result = run("show", "2x:prompt=decay", "--layers", "24")
     rows = [line for line in result.stdout.splitlines() if "prompt," in line]
     assert ["24" in rows[0], "0–23" in rows[0], "16" in rows[1], "0, 9–23" in rows[1]] == [True] * 4
 
 
-def test_cells_of_a_decaying_prompt_are_its_budgets() -> None:
+def test_cells_of_a_decaying_prompt_follow_its_budgets() -> None:
     schedule = ExitSchedule(
         num_layers=4, max_exit_layer=2, min_exit_layer=2, horizon=1, prompt="decay"
     )
