@@ -1,4 +1,4 @@
-"""A device's memory: limits hold, closing gives it back, and closing waits for one step at most."""
+"""Memory of a device stays within limits, and closing frees it after at most one step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE = 60.0  # seconds
 
 
 @DEVICES
-def test_where_memory_is_short_rows_wait_and_write_the_same(
+def test_rows_wait_for_scarce_memory_and_keep_their_texts(
     exported: Exported, record_property: RecordProperty, device: str
 ) -> None:
     """Five rows of 64 positions need 6 layers x 2 x 64 x 5 x 32 numbers, 245,760 bytes."""
@@ -37,7 +37,7 @@ def test_where_memory_is_short_rows_wait_and_write_the_same(
     assert peak <= 200_000
     equal = sum(one == other for one, other in zip(found, expected, strict=True))
     record_property("equal", f"{equal} of {len(wanted)}")
-    assert equal >= (10 if device == "cuda" else len(wanted))  # others group rows otherwise
+    assert equal >= (10 if device == "cuda" else len(wanted))  # CUDA rounds by group size
     with (
         open_on(bundle, device, max_batch_size=5, kv_memory=25_000) as small,
         small.running_batch() as engine,
@@ -47,10 +47,8 @@ def test_where_memory_is_short_rows_wait_and_write_the_same(
 
 
 @pytest.mark.gpu
-def test_closing_gives_a_gpu_its_memory_back(
-    exported: Exported, record_property: RecordProperty
-) -> None:
-    """Of what ONNX Runtime keeps for the process, nothing grows: from the second opening on."""
+def test_closing_frees_gpu_memory(exported: Exported, record_property: RecordProperty) -> None:
+    """From the second opening on, ONNX Runtime keeps no more memory for the process."""
     require_device("cuda")
     from skipdec.engines.backends.cuda import CudaDevice
 
@@ -67,10 +65,10 @@ def test_closing_gives_a_gpu_its_memory_back(
 
 
 @DEVICES
-def test_closing_waits_for_a_running_step_only(
+def test_closing_waits_only_for_the_running_step(
     exported: Exported, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    """A text of 55 tokens takes 55 steps; closing in its fourth must not wait for its end."""
+    """Close in the fourth of 55 steps, which must not wait for the others."""
     generator = open_on(exported("pre_norm", dtype="float16"), device)
     in_step, may_end, ended = Event(), Event(), list[BaseException]()
     step, steps = EngineLock.step, 0
@@ -103,4 +101,4 @@ def test_closing_waits_for_a_running_step_only(
     generating.join(_PATIENCE)
     assert not closing.is_alive()
     assert len(ended) == 1
-    assert steps < 10  # a thread that begins late closes a few steps later
+    assert steps < 10  # the closing thread may start a few steps late

@@ -1,4 +1,4 @@
-"""Random requests in a running batch on a device: each text is what it is alone."""
+"""Random requests in a running batch on a device write the texts that each writes alone."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_each_request_writes_what_it_writes_alone(
     dtype: str,
     device: str,
 ) -> None:
-    """On host memory all texts are equal. On CUDA greedy ones part only at ties, and two in three
-    of the drawn ones never: rows are padded to other counts, for which products may round
-    otherwise. New memory is full of NaN.
+    """All texts are equal on host memory. On CUDA, padding to other row counts may change rounding:
+    greedy texts diverge only at ties, and at most a third of the sampled ones do. New memory is
+    full of NaN.
     """
     wanted = draw(17, REQUESTS[device])
     poison_devices(monkeypatch)
@@ -71,10 +71,10 @@ def test_each_request_writes_what_it_writes_alone(
 
 
 @DEVICES
-def test_each_padded_number_of_rows_is_one_captured_graph(
+def test_each_padded_row_count_has_one_captured_graph(
     exported: Exported, record_property: Callable[[str, object], None], device: str
 ) -> None:
-    """1, 2, 4 and 8 rows; three rows run in the graph of four. Launched again, nothing changes."""
+    """Three rows run in the graph of four. Relaunched graphs give the same tokens."""
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     captured: dict[int, int] = {}
     with open_on(exported("pre_norm", dtype="float16"), device, max_batch_size=8) as generator:

@@ -1,4 +1,4 @@
-"""A server whose engines run on a device, as a process of its own."""
+"""A server in its own process runs its engines on a device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(bundle: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[
     command = [*SKIPDEC, "serve"]
     command += [f"tiny={bundle}", "--port=0", "--log-format=json", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        limit = Timer(_PATIENCE, process.kill)  # ends reads of a server that hangs
+        limit = Timer(_PATIENCE, process.kill)  # ends reads from a hung server
         limit.start()
         try:
             yield _address(process), process
@@ -47,14 +47,14 @@ def served(bundle: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[
 def _address(process: subprocess.Popen[str]) -> str:
     """Return the address of a server once it is ready."""
     assert process.stderr is not None
-    told, address = [], ""
+    lines, address = [], ""
     for line in process.stderr:
-        told.append(line)
+        lines.append(line)
         document = json.loads(line)
         address = str(document.get("address", address))
         if str(document["message"]).startswith("ready"):
             return address
-    raise AssertionError(f"the server ended: {''.join(told)[-2000:]}")
+    raise AssertionError(f"the server ended: {''.join(lines)[-2000:]}")
 
 
 def complete(address: str, prompt: str) -> str:
@@ -68,7 +68,7 @@ def complete(address: str, prompt: str) -> str:
 
 
 @DEVICES
-def test_a_server_writes_what_generate_writes_and_ends_at_sigterm(
+def test_a_server_writes_the_generators_texts_and_ends_at_sigterm(
     checkpoint: Callable[[str], Path],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
@@ -89,4 +89,4 @@ def test_a_server_writes_what_generate_writes_and_ends_at_sigterm(
         record_property("ended after s", f"{perf_counter() - start:.2f}")
     equal = sum(one == other for one, other in zip(found, expected, strict=True))
     record_property("texts as generate", f"{equal} of {len(PROMPTS)}")
-    assert equal >= (4 if device == "cuda" else len(PROMPTS))  # the others may part at ties
+    assert equal >= (4 if device == "cuda" else len(PROMPTS))  # others may diverge at ties

@@ -1,4 +1,4 @@
-"""Texts on a device are those of the CPU, except at ties, for every structure of OPT."""
+"""Texts on a device equal the CPU's, except at ties, for every structure of OPT."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _texts(generator: Generator, logprobs: int | None) -> list[CompletionOutput]
     ("structure", "dtype"),
     [*((structure, "float16") for structure in STRUCTURES), ("untied", "float32")],
 )
-def test_tokens_are_those_of_the_cpu(
+def test_tokens_equal_the_cpus(
     exported: Exported,
     record_property: Callable[[str, object], None],
     structure: str,
     dtype: str,
     device: str,
 ) -> None:
-    """By candidates, and by all logits, whose log-probabilities are close."""
+    """Choose from candidates and from all logits, whose log-probabilities are close."""
     bundle = exported(structure, dtype=dtype)
     with open_on(bundle, device, max_batch_size=4) as generator:
         found, scored = _texts(generator, None), _texts(generator, 2)
@@ -69,7 +69,7 @@ def test_tokens_are_those_of_the_cpu(
 
 
 def _completion(tokens: tuple[int, ...], lead: float = 1.0) -> CompletionOutput:
-    """A text whose last token leads by ``lead``, the others by 1."""
+    """Return a text whose last token leads by ``lead``, the others by 1."""
     leads = [1.0] * (len(tokens) - 1) + [lead]
     logprobs = tuple({1: Logprob(-0.5), 2: Logprob(-0.5 - each)} for each in leads)
     return CompletionOutput(0, "", tokens, None, logprobs, "length", layers_per_token=(2, 2))
