@@ -1,4 +1,4 @@
-"""Texts of draft options: what they mean, their shortest form, and what is refused."""
+"""Draft options are parsed from text, written in their shortest form, and checked."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OWN, ENDS = DraftPart("own"), DraftPart("ends", 3)
         (None, None),
     ],
 )
-def test_texts_are_read(text: str | None, expected: DraftConfig | None) -> None:
+def test_texts_are_parsed(text: str | None, expected: DraftConfig | None) -> None:
     assert parse_draft(text) == expected
 
 
 @pytest.mark.parametrize("text", ["own", "own+lookup+ends:3,tokens=5,adapt=no,exact=no", "first:2"])
-def test_the_shortest_form_reads_as_the_same(text: str) -> None:
+def test_the_shortest_form_parses_to_the_same_config(text: str) -> None:
     config = parse_draft(text)
     assert str(config) == text
     assert parse_draft(str(config)) == config
@@ -59,17 +59,17 @@ def test_defaults_are_left_out_of_the_shortest_form() -> None:
         ("own," * 100, "has 400 characters; allowed: 200"),
     ],
 )
-def test_bad_texts_are_refused_with_what_is_allowed(text: str, problem: str) -> None:
+def test_a_bad_text_is_refused_with_the_allowed_values(text: str, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_draft(text)
     assert any(problem in one for one in caught.value.problems), caught.value
 
 
-def test_all_problems_of_a_text_are_told_at_once() -> None:
+def test_all_problems_of_a_text_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match="2 problems"):
         parse_draft("onw,tokens=9")
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_a_value_that_is_not_a_text_is_refused() -> None:
     with pytest.raises(UsageError, match="is 3; allowed: a text"):
         parse_draft(3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Drafts resolved against a bundle: their layers and costs, what ``auto`` is, and refusals."""
+"""Drafts are resolved against a bundle: their layers, costs, ``auto`` and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manifest(exported: Callable[..., Path]) -> Manifest:
 @pytest.mark.parametrize(
     ("text", "layers"), [("ends:1", (0,)), ("ends:3", (0, 10, 11)), ("first:3", (0, 1, 2))]
 )
-def test_a_part_runs_the_layers_that_it_names(text: str, layers: tuple[int, ...]) -> None:
+def test_a_part_runs_the_layers_it_names(text: str, layers: tuple[int, ...]) -> None:
     config = parse_draft(text)
     assert config is not None
     assert draft_plan(config.parts[0], 12).layers == layers
@@ -53,9 +53,7 @@ def test_a_text_is_resolved_once(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("recommended", [None, "own", "lookup+ends:2", "off", "onw"])
-def test_auto_stands_for_the_drafts_of_the_manifest(
-    manifest: Manifest, recommended: str | None
-) -> None:
+def test_auto_is_the_manifests_draft_or_own(manifest: Manifest, recommended: str | None) -> None:
     exact = manifest.model_copy(update={"kernels": "skipdec", "draft": recommended})
     exact = exact.model_copy(
         update={
@@ -85,7 +83,7 @@ def test_auto_stands_for_the_drafts_of_the_manifest(
         (None, "own", "needs skipdec's kernels"),
     ],
 )
-def test_devices_refuse_what_they_cannot_run_or_promise(
+def test_devices_without_exact_drafts_need_exact_no(
     manifest: Manifest, device: str | None, text: str, problem: str
 ) -> None:
     drafts = DraftResolver(manifest, device)
@@ -95,7 +93,7 @@ def test_devices_refuse_what_they_cannot_run_or_promise(
         assert drafts.resolve(allowed) == parse_draft(allowed)
 
 
-def test_a_draft_costs_the_bytes_that_it_reads(manifest: Manifest) -> None:
+def test_a_draft_costs_the_bytes_it_reads(manifest: Manifest) -> None:
     whole = LayerPlan(tuple(range(6)))
     shares = [byte_share(manifest, LayerPlan(tuple(range(count)))) for count in (1, 3)]
     assert 1 / 6 < shares[0] < 0.5 < shares[1] < byte_share(manifest, whole) == 1

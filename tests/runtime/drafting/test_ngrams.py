@@ -1,4 +1,4 @@
-"""Tables of n-grams and indexes of one text propose what followed before, within their bounds."""
+"""N-gram tables and lookup indexes propose tokens that followed before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_most_frequent_follower_of_the_longest_ngram_is_proposed() -> None:
     assert table.propose([1, 2, 3, 1, 2], 1).tokens == [4]
 
 
-def test_proposals_go_on_from_proposals_until_nothing_is_known() -> None:
+def test_proposals_continue_from_proposals_until_no_ngram_matches() -> None:
     table = table_of([1, 2, 3, 4])
     assert table.propose([1], 7).tokens == [2, 3, 4]
     assert table.propose([1], 2).tokens == [2, 3]
@@ -44,7 +44,7 @@ def test_of_equal_counts_the_first_to_reach_it_is_proposed() -> None:
     assert table.propose([1], 1).tokens == [3]
 
 
-def test_only_tokens_from_the_start_on_are_counted_as_followers() -> None:
+def test_followers_are_counted_only_from_the_start_index() -> None:
     table = NGramTable()
     table.count([1, 2, 3, 4], 3)
     assert table.propose([1], 1).tokens == []
@@ -52,7 +52,7 @@ def test_only_tokens_from_the_start_on_are_counted_as_followers() -> None:
     assert table.propose([1, 2, 3], 1).tokens == [4]
 
 
-def test_counting_token_by_token_is_counting_at_once() -> None:
+def test_counting_token_by_token_equals_counting_at_once() -> None:
     whole, parts = table_of(TEXT), NGramTable()
     for end in range(1, len(TEXT) + 1):
         parts.count(TEXT[:end], end - 1)
@@ -71,7 +71,7 @@ def test_a_full_table_evicts_the_first_ngram() -> None:
     assert table.propose([7], 1).tokens == [8]
 
 
-def test_followers_beyond_sixteen_are_not_counted() -> None:
+def test_an_ngram_counts_at_most_sixteen_followers() -> None:
     table = NGramTable()
     for follower in range(10, 30):
         table.count([1, follower], 0)
@@ -80,14 +80,14 @@ def test_followers_beyond_sixteen_are_not_counted() -> None:
     assert table.propose([1], 1).tokens == [10]
 
 
-def test_each_client_has_a_table_and_the_least_recent_goes() -> None:
+def test_tables_of_clients_are_evicted_lru() -> None:
     tables = NGramTables()
     for client in range(32):
         tables.of_client(str(client)).count([1, client], 0)
     assert tables.of_client("0").propose([1], 1).tokens == [0]
     tables.of_client("new")
     assert tables.of_client("0").propose([1], 1).tokens == [0]
-    assert tables.of_client("1").propose([1], 1).tokens == [], "evicted by the new one"
+    assert tables.of_client("1").propose([1], 1).tokens == [], "the new client evicts the LRU one"
     assert tables.shared().propose([1], 1).tokens == []
 
 
@@ -108,7 +108,7 @@ def test_lookup_proposes_what_followed_the_latest_longest_match(
     assert list(LookupIndex().propose(text, 7).tokens) == expected
 
 
-def test_an_index_that_grows_with_its_text_proposes_the_same() -> None:
+def test_an_index_extended_with_its_text_proposes_the_same() -> None:
     text = [1, 2, 3, 1, 2, 3, 4, 1, 2, 3, 1, 2]
     growing = LookupIndex()
     for end in range(1, len(text) + 1):
@@ -117,41 +117,41 @@ def test_an_index_that_grows_with_its_text_proposes_the_same() -> None:
         )
 
 
-def known_of(*rows: list[int]) -> KnownNGrams:
+def known_ngrams(*rows: list[int]) -> KnownNGrams:
     content = ngrams_json(rows).encode()
     return parse_ngrams(content, 10, BundleError, subject="ngrams.json", remedy="")
 
 
-def test_known_ngrams_are_proposed_until_texts_say_otherwise_more_often() -> None:
-    table = NGramTable(known=known_of([1, 2, 3, 3], [2, 3, 4, 8]))
+def test_known_ngrams_are_proposed_until_others_occur_more_often() -> None:
+    table = NGramTable(known=known_ngrams([1, 2, 3, 3], [2, 3, 4, 8]))
     assert table.propose([1], 3).tokens == [2, 3]
     assert table.propose([1], 3).evidence == [3, 1]
     for _ in range(4):
         table.count([1, 5], 1)
         table.count([7, 8], 1)
-    assert table.propose([1], 1).tokens == [5], "4 times, 3 were known"
+    assert table.propose([1], 1).tokens == [5], "counted 4 times, 3 are known"
     assert table.propose([7], 1).tokens == [8]
     assert table.propose([2], 1).tokens == [3]
 
 
-def test_the_longest_ngram_is_proposed_known_or_not() -> None:
-    table = NGramTable(known=known_of([1, 2, 3, 9, 9], [4, 5, 9, 9]))
+def test_the_longest_ngram_wins_whether_known_or_counted() -> None:
+    table = NGramTable(known=known_ngrams([1, 2, 3, 9, 9], [4, 5, 9, 9]))
     table.count([2, 6], 1)
     table.count([3, 4, 7], 1)
     assert table.propose([1, 2], 1).tokens == [3]
     assert table.propose([3, 4], 1).tokens == [7]
 
 
-def test_clients_and_cleared_tables_begin_with_what_is_known() -> None:
-    tables = NGramTables(known_of([1, 2, 3, 3]))
+def test_new_and_cleared_tables_begin_with_known_ngrams() -> None:
+    tables = NGramTables(known_ngrams([1, 2, 3, 3]))
     tables.clear()
     for table in (tables.shared(), tables.of_client("a")):
         assert table.propose([1], 1).tokens == [2]
         assert len(table) == 0
 
 
-def test_ngrams_are_counted_that_propose_something_of_their_own() -> None:
+def test_ngrams_that_add_no_proposal_are_left_out() -> None:
     texts = [([1, 2, 3], 1), ([9, 2, 3], 2), ([1, 2, 4], 2), ([5, 2, 4], 2), ([7, 8], 1)]
     rows = count_ngrams([*texts, ([5, 2, 4], 2)])
-    assert rows == [[2, 4, 3, 5], [5, 2, 4, 2, 2]], "2 2 and 1 2 say no more, 7 was seen once"
+    assert rows == [[2, 4, 3, 5], [5, 2, 4, 2, 2]], "2 2 and 1 2 add nothing, 7 occurs once"
     assert count_ngrams([*texts, ([5, 2, 4], 2)], most=1) == rows[:1]
