@@ -16,7 +16,7 @@ from skipdec.runtime.kv.limits import Limits
 from skipdec.runtime.kv.plans import KVPlan, PromptRow, SlotMemory
 from skipdec.runtime.schedule import ExitSchedule
 
-OF_EACH_TYPE = [  # heads of 64: elements that one has, bytes of two
+OF_EACH_TYPE = [  # heads of 64: elements per head, bytes of two heads
     ("float32", 64, 512),
     ("float16", 64, 256),
     ("bfloat16", 64, 256),
@@ -35,20 +35,20 @@ def prompt_row(schedule: ExitSchedule, length: int, max_tokens: int) -> PromptRo
     return MEMORY.prompt_row((5,) * length, schedule, max_tokens, range(1))
 
 
-def test_capacity_of_a_layer_ends_where_the_schedule_retires_it() -> None:
+def test_a_layers_capacity_ends_where_the_schedule_retires_it() -> None:
     row = prompt_row(worked_example(), 10, 8)
     assert row.capacities == (17, 0, 0, 11, 13, 17)
     plan = MEMORY.scratch_plan([row, prompt_row(worked_example(), 4, 20)])
     assert (plan.scratch_rows, plan.scratch_capacity) == (2, 10)
 
 
-def test_one_token_needs_no_cache_but_the_scratch_pair() -> None:
+def test_one_token_needs_only_the_scratch_pair() -> None:
     row = prompt_row(ExitSchedule.full(6), 10, 1)
     assert row.capacities == (0,) * 6
     assert MEMORY.alone(row, in_chunks=False) == 2 * pooled_size(LAYOUT.nbytes(1, 10))
 
 
-def test_full_depth_has_no_scratch() -> None:
+def test_full_depth_needs_no_scratch() -> None:
     row = prompt_row(ExitSchedule.full(6), 10, 8)
     assert row.capacities == (17,) * 6
     assert MEMORY.scratch_plan([row]).scratch_capacity == 0
@@ -80,7 +80,7 @@ def test_idle_buffers_are_freed_to_stay_within_the_limit() -> None:
         pool.acquire(20_000)
 
 
-def test_a_cache_that_does_not_fit_takes_nothing() -> None:
+def test_a_cache_that_does_not_fit_keeps_no_memory() -> None:
     pool = BufferPool(HostMemory(), limit=3 * pooled_size(LAYOUT.nbytes(1, 1000)))
     with pytest.raises(CapacityError):
         KVCache(pool, KVPlan(LAYOUT, 1, (1000, 1000)))
@@ -105,7 +105,7 @@ def test_out_of_memory_releases_partial_allocations(error: Exception, allocation
     assert pool.in_use_bytes == 0
 
 
-def test_a_call_of_another_size_leaves_the_buffers_of_the_last_one() -> None:
+def test_a_call_of_another_size_keeps_idle_buffers() -> None:
     pool = BufferPool(HostMemory())
     first = [pool.acquire(100_000) for _ in range(4)]
     for buffer in first:
@@ -117,18 +117,18 @@ def test_a_call_of_another_size_leaves_the_buffers_of_the_last_one() -> None:
     assert {id(buffer) for buffer in kept} <= {id(buffer) for buffer in first}
 
 
-def test_few_idle_bytes_are_kept_for_calls_of_other_sizes() -> None:
+def test_idle_bytes_stay_within_their_limit() -> None:
     pool = BufferPool(HostMemory(), limit=10**6, least_idle=60_000)
     freed: list[object] = []
     pool.on_free = freed.append
     small, large = pool.acquire(10_000, "layer 0"), pool.acquire(20_000, "layer 1")
     for buffer, user in ((small, "layer 0"), (large, "layer 1")):
         pool.release(buffer, user)
-    assert pool.acquire(20_000, "layer 0") is not large, "that of layer 1 stays its own"
+    assert pool.acquire(20_000, "layer 0") is not large, "layer 1 keeps its own buffer"
     assert pool.acquire(10_000, "layer 0") is small
     assert freed == []
     pool.acquire(30_000)
-    assert [id(one) for one in freed] == [id(large)], "no more than 60,000 bytes stay idle"
+    assert [id(one) for one in freed] == [id(large)], "at most 60,000 bytes stay idle"
 
 
 def test_trim_frees_idle_buffers() -> None:
@@ -139,7 +139,7 @@ def test_trim_frees_idle_buffers() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "width", "nbytes"), OF_EACH_TYPE)
-def test_a_position_takes_the_bytes_of_its_type(dtype: DType, width: int, nbytes: int) -> None:
+def test_a_position_has_the_bytes_of_its_type(dtype: DType, width: int, nbytes: int) -> None:
     assert KVLayout(num_heads=2, width=width, dtype=dtype).nbytes(rows=3, capacity=5) == 15 * nbytes
 
 

@@ -1,4 +1,4 @@
-"""Caches of four types through the whole runtime: batches, copies for n > 1, retired layers."""
+"""Caches of four types work in batches, in copies for n > 1 and with retired layers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]
 SCHEDULE = "linear:max=3,min=2,horizon=6"
-# How far a token's log-probability may lie from that over a float32 cache: a wrong position changes
-# it by 1, what follows from a code of an activation that rounds the other way by 0.01.
+# Allowed difference of a token's log-probability from a float32 cache's: a wrong position changes
+# it by 1, an activation's code that rounds the other way by 0.01.
 TOLERANCES = {"float32": 0.0, "float16": 0.03, "bfloat16": 0.06, "int8": 0.06}
 
 
@@ -48,7 +48,7 @@ def completions(generator: Generator, prompts: list[list[int]], params: object) 
 
 
 def test_a_row_equals_the_row_run_alone(generator: Generator) -> None:
-    """This includes rows that share a prompt with others that leave earlier, so that it moves."""
+    """Rows that share a prompt are included; some move when others leave earlier."""
     params = [seeded(3), seeded(8, n=3), seeded(6)]
     together = completions(generator, PROMPTS, params)
     alone = [completions(generator, [p], q)[0] for p, q in zip(PROMPTS, params, strict=True)]

@@ -35,7 +35,7 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 def test_unused_memory_of_any_bytes_is_never_read(
     exported: Callable[..., Path], options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN in every type of cache: ragged prompts, chunks, prefixes, rows that come and go."""
+    """Fill every type of cache with NaN; run ragged prompts, chunks, prefixes, changing rows."""
     wanted = draw(17, 30)
     with Generator.open(exported("pre_norm", **options), threads=1, max_batch_size=4) as generator:
         expected = [texts(output) for output in together(generator, wanted)]
