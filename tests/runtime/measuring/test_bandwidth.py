@@ -10,7 +10,7 @@ from skipdec.runtime.measuring.bandwidth import BandwidthProbe
 SIZE = 2**24
 
 
-def test_best_is_the_strongest_pass() -> None:
+def test_best_is_the_fastest_pass() -> None:
     with BandwidthProbe(2, SIZE) as probe:
         passes = [probe.measure() for _ in range(3)]
         assert probe.samples == passes

@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic and order, on a generator with invented times."""
+"""The benchmark's arithmetic and order follow from a generator with invented times."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class InventedProbe:
 
 def run(bandwidth: float = 1e6, **config: Any) -> tuple[InventedGenerator, BenchReport]:  # noqa: ANN401
     generator, probe = InventedGenerator(12), InventedProbe(bandwidth)
-    asked = BenchConfig(**{"seconds": 0, **config})
-    report = run_benchmark(generator, asked, probe)  # type: ignore[arg-type]
+    bench_config = BenchConfig(**{"seconds": 0, **config})
+    report = run_benchmark(generator, bench_config, probe)  # type: ignore[arg-type]
     assert report.bandwidth_passes == len(probe.samples) >= PASSES
     return generator, report
 
@@ -80,7 +80,7 @@ def test_schedules_take_turns_and_full_depth_is_the_reference() -> None:
     assert generator.calls == warmup + [(1, True, 8), (1, False, 8)] * 3
 
 
-def test_full_depth_is_measured_once_even_if_asked_for() -> None:
+def test_full_depth_is_measured_once_even_if_requested() -> None:
     _, report = run(schedules=("full", "2x", "full"), batch_sizes=(1, 2))
     assert [(entry.batch_size, entry.name) for entry in report.measurements] == [
         (1, "full"),
@@ -90,13 +90,13 @@ def test_full_depth_is_measured_once_even_if_asked_for() -> None:
     ]
 
 
-def test_the_bundles_own_schedule_is_measured_where_none_is_named() -> None:
+def test_the_bundles_own_schedule_is_measured_by_default() -> None:
     _, report = run()
     own = "linear:max=8,min=4,warmup=1,horizon=8"
     assert [entry.name for entry in report.measurements] == ["full", own]
 
 
-def test_numbers_follow_from_the_times() -> None:
+def test_figures_follow_from_the_times() -> None:
     _, report = run(schedules=("constant:max=3",), num_tokens=9, prompt_length=4)
     full, skipping = report.measurements
     assert skipping.realised_depth == 3
@@ -106,8 +106,8 @@ def test_numbers_follow_from_the_times() -> None:
     assert full.speedup.value == full.decode_speedup.value == full.bytes_ratio == 1.0
 
 
-def test_a_speedup_that_layers_can_not_give_is_not_shown() -> None:
-    """12 of 3 layers are 4×; steps that took a sixteenth of their time were disturbed."""
+def test_a_speedup_beyond_the_layer_ratio_is_not_shown() -> None:
+    """3 of 12 layers allow 4×, so steps in a sixteenth of the time were disturbed."""
 
     class Disturbed(InventedGenerator):
         def generate(self, *args: Any, schedule: ExitSchedule) -> list[RequestOutput]:  # noqa: ANN401
@@ -120,7 +120,7 @@ def test_a_speedup_that_layers_can_not_give_is_not_shown() -> None:
     assert report.measurements[1].decode_speedup.disturbed == reason
 
 
-def test_fraction_is_bytes_over_time_over_bandwidth() -> None:
+def test_bandwidth_fraction_is_bytes_over_time_over_bandwidth() -> None:
     _, report = run(bandwidth=1e6, schedules=(), num_tokens=2, prompt_length=4)
     full, _ = report.measurements
     cost = CostModel(hollow_manifest(12)).decode(ExitSchedule.full(12), [4], 2)
@@ -144,7 +144,7 @@ def test_all_bad_settings_are_refused_at_once() -> None:
         BenchConfig(batch_sizes=())
 
 
-def test_prompts_are_reproducible_and_hold_no_special_tokens() -> None:
+def test_prompts_are_reproducible_without_special_tokens() -> None:
     prompts = random_prompts(50, batch_size=3, prompt_length=40, seed=1)
     assert prompts == random_prompts(50, batch_size=3, prompt_length=40, seed=1)
     assert [len(row) for row in prompts] == [40, 40, 40]
@@ -156,7 +156,7 @@ def test_special_tokens_may_have_any_ids() -> None:
     assert {token for row in prompts for token in row} == {0, 2, 3, 4}
 
 
-def test_libskipdec_takes_its_turn_behind_each_call_of_python() -> None:
+def test_libskipdec_runs_after_each_call_of_python() -> None:
     generator, native = InventedGenerator(12), InventedGenerator(12, seconds_per_layer=0.005)
     config = BenchConfig(schedules=("4x",), num_tokens=8, seconds=0)
     report = run_benchmark(generator, config, InventedProbe(1e6), native=native)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Bytes of decode steps, counted by hand."""
+"""Costs of steps and prompts equal those counted by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_decode_adds_the_steps_after_the_prompt() -> None:
     assert decode.kv == (4 * 11 + 3 * 12 + 3 * 13) * KV_POSITION
 
 
-def test_a_prompts_work_is_that_of_the_layers_its_tokens_run() -> None:
+def test_a_prompts_work_counts_the_layers_its_tokens_run() -> None:
     cost = CostModel(hollow_manifest(6))  # 250 weights a layer, 500 in the head, N D = 8
     falling = ExitSchedule(
         num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4, prompt="decay"
@@ -58,7 +58,7 @@ def test_a_prompts_work_is_that_of_the_layers_its_tokens_run() -> None:
         ({"quantize": "int8-block", "block_size": 64}, 8 + 32 / 64),
     ],
 )
-def test_a_prompts_work_counts_weights_however_they_are_stored(
+def test_a_prompts_work_is_independent_of_weight_storage(
     precision: dict[str, Any], bits: float
 ) -> None:
     cost = CostModel(hollow_manifest(2, **precision))
@@ -74,7 +74,7 @@ def test_a_prompts_work_counts_weights_however_they_are_stored(
         ({"quantize": "int8-block", "block_size": 64, "accuracy_level": 4}, 8 + 16 / 64),
     ],
 )
-def test_blocks_of_the_kernels_have_scales_of_16_bits(
+def test_blocks_of_skipdecs_kernels_have_16_bit_scales(
     precision: dict[str, Any], bits: float
 ) -> None:
     changes = {"kernels": "skipdec", "precision": PrecisionSpec(**precision)}
@@ -84,7 +84,7 @@ def test_blocks_of_the_kernels_have_scales_of_16_bits(
     assert more == 2 * round(8 * LAYER_BYTES / bits) + 2 * 8 * (2 * 3 - 1 * 2)
 
 
-def test_the_head_limits_how_much_fewer_bytes_are_read() -> None:
+def test_the_head_limits_the_ratio_of_bytes() -> None:
     cost = CostModel(hollow_manifest(24))
     constant = ExitSchedule(
         num_layers=24, max_exit_layer=6, min_exit_layer=6, horizon=1, decay="constant"
@@ -111,27 +111,27 @@ def test_float16_matrices_are_read_as_float32_on_a_cpu(
     assert step.weights == EMBED_BYTES + head * HEAD_BYTES + 3 * layer * LAYER_BYTES
 
 
-def test_a_device_reads_float16_as_it_is() -> None:
+def test_float16_matrices_are_read_as_float16_on_a_device() -> None:
     cost = CostModel(hollow_manifest(3, dtype="float16"), on_device=True)
     step = cost.step(ExitSchedule.full(3).plan(0), [0])
     assert step.weights == EMBED_BYTES + HEAD_BYTES + 3 * LAYER_BYTES
 
 
-def test_cost_of_mixed_depths_grows_from_zero_to_max_over_mean() -> None:
+def test_mixing_loss_grows_with_the_slots() -> None:
     cost = CostModel(hollow_manifest(6))
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     losses = [cost.mixing_loss(schedule, 0, num_tokens=4, slots=slots) for slots in (1, 2, 99)]
     assert losses[0] == pytest.approx(1.0)
     layers, kv = LAYER_BYTES, (4 * 1 + 3 * 2 + 3 * 3) / 3 * KV_POSITION  # steps of 4, 3, 3 layers
     bound = ENDS + 10 / 3 * layers
-    once_in_three = 1 - (2 / 3) ** 2  # that one of two rows runs the fourth layer
+    once_in_three = 1 - (2 / 3) ** 2  # chance that one of two rows runs the fourth layer
     assert losses[1] == pytest.approx(
         (ENDS + (3 + once_in_three) * layers + 2 * kv) / (bound + 2 * kv)
     )
     assert losses[2] == pytest.approx((ENDS + 4 * layers + 99 * kv) / (bound + 99 * kv))
 
 
-def test_a_constant_depth_loses_nothing_by_mixing() -> None:
+def test_a_constant_depth_has_no_mixing_loss() -> None:
     cost = CostModel(hollow_manifest(6))
     constant = parse_schedule("constant:max=3", num_layers=6)
     assert cost.mixing_loss(constant, 10, num_tokens=64, slots=8) == pytest.approx(1.0)

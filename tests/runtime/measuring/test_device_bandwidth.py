@@ -15,14 +15,14 @@ MIB = 2**20
 
 
 def test_bytes_are_counted_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = count()  # each look at the clock is one second later
+    seconds = count()  # each reading of the clock is one second later
     monkeypatch.setattr(device_bandwidth.time, "perf_counter", lambda: next(seconds))
     with DeviceBandwidthProbe(RehearsalDevice(), 3 * MIB + 5) as probe:
-        assert probe.measure() == 2 * 3 * MIB * 8  # eight copies a pass
+        assert probe.measure() == 2 * 3 * MIB * 8  # eight copies per pass
         assert probe.samples == [probe.best]
 
 
-def test_a_pass_waits_for_the_copies_that_it_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_waits_for_the_copies_it_times(monkeypatch: pytest.MonkeyPatch) -> None:
     device = RehearsalDevice()
     done: list[str] = []
     copy, wait = device.copy_strided, device.synchronize

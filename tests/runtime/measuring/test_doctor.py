@@ -17,7 +17,7 @@ from skipdec.engines.host.processor import processor_flags, processor_name
 from skipdec.runtime.measuring import doctor
 
 
-def test_json_report() -> None:
+def test_json_reports_the_machine_and_packages() -> None:
     result = command_line.run("doctor", "--no-bandwidth", "--json")
     report = json.loads(result.stdout)
     assert report["cores"] >= 1
@@ -27,7 +27,7 @@ def test_json_report() -> None:
 
 
 @pytest.mark.parametrize("gpus", [(), (Gpu(0, "NVIDIA H200", "9.0", 2**37),)])
-def test_missing_extras_that_fit_the_machine_come_with_their_command(
+def test_missing_extras_are_listed_with_their_pip_commands(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...]
 ) -> None:
     lacking = ("export", "gpu", "tensorrt")
@@ -57,7 +57,7 @@ def test_missing_extras_that_fit_the_machine_come_with_their_command(
         ([], None, None, (None, "onnxruntime-gpu is not installed; run: pip install ")),
     ],
 )
-def test_state_of_the_cuda_provider(
+def test_an_unusable_cuda_provider_is_explained(
     providers: list[str], cpu: str | None, gpu: str | None, expected: tuple[str | None, str | None]
 ) -> None:
     packages = {"onnxruntime": cpu, "onnxruntime-gpu": gpu}
@@ -67,14 +67,14 @@ def test_state_of_the_cuda_provider(
     assert state["problem"] is None if problem is None else problem in str(state["problem"])
 
 
-def test_a_machine_without_a_gpu_says_so_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_gpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "survey_gpus", lambda: GpuSurvey(note="none at all"))
     result = command_line.run("doctor", "--no-bandwidth", env={"COLUMNS": "200"})
     assert result.exit_code == 0
     assert "none at all" in result.stdout
 
 
-def test_a_gpu_is_shown_with_what_its_backends_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_shown_with_problems_of_its_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     survey = GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 140 * 2**30),), cuda="13.0")
     monkeypatch.setattr(doctor, "survey_gpus", lambda: survey)
     monkeypatch.setattr(doctor, "_tensorrt", lambda target: {"version": None, "problem": "absent"})
@@ -83,7 +83,7 @@ def test_a_gpu_is_shown_with_what_its_backends_lack(monkeypatch: pytest.MonkeyPa
     assert re.search(r"tensorrt-rtx +absent", result.stdout)
 
 
-def _none() -> None:
+def _not_found() -> None:
     return None
 
 
@@ -92,21 +92,21 @@ def _foreign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("find", "told"),
+    ("find", "reported"),
     [
-        (_none, "not compiled, so ONNX Runtime's"),
+        (_not_found, "not compiled, so ONNX Runtime's"),
         (_foreign, "_native.abi3.so can't be loaded (wrong ELF class)"),
     ],
 )
-def test_missing_kernels_are_told_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, find: Callable[[], None], told: str
+def test_missing_kernels_are_reported_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, find: Callable[[], None], reported: str
 ) -> None:
     monkeypatch.setattr(doctor, "find_library", find)
     result = command_line.run("doctor", "--no-bandwidth", env={"COLUMNS": "200"})
-    assert re.search(f"CPU kernels +{re.escape(told)}", result.stdout)
+    assert re.search(f"CPU kernels +{re.escape(reported)}", result.stdout)
 
 
-def test_compiled_kernels_are_told_with_their_instruction_set(
+def test_compiled_kernels_are_reported_with_their_instruction_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "find_library", lambda: SimpleNamespace(instruction_set="neon"))

@@ -1,4 +1,4 @@
-"""The benchmark of drafts: what it forces, what it forgets, and that texts stay equal."""
+"""The benchmark of drafts forgets n-grams between passes and checks that texts stay equal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four prompts, as lines of JSON; the last two are alike."""
+    """Write four prompts as lines of JSON; the last two are equal."""
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     lines = ([5, 6, 7], [9, 10, 11, 12], [20, 21, 22], [20, 21, 22])
     path.write_text("\n".join(json.dumps({"prompt": ids}) for ids in lines))
@@ -64,10 +64,10 @@ def test_every_draft_is_measured_at_every_schedule_and_batch_size(
 
 
 @needs_kernels
-def test_a_draft_knows_texts_of_earlier_prompts_but_of_no_earlier_pass(
+def test_a_draft_knows_earlier_prompts_of_its_pass_only(
     generator: Generator, tmp_path: Path
 ) -> None:
-    """A prompt has three turns in three passes; two alike have them in two."""
+    """One prompt takes its three turns in three passes, two equal ones in two."""
     lines = [json.dumps({"prompt": [20, 21, 22]})] * 2
     found = []
     for number in (1, 2):
@@ -79,7 +79,7 @@ def test_a_draft_knows_texts_of_earlier_prompts_but_of_no_earlier_pass(
 
 
 @needs_kernels
-def test_the_generator_remembers_what_it_wrote_before(generator: Generator, prompts: Path) -> None:
+def test_the_benchmark_keeps_the_generators_ngrams(generator: Generator, prompts: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 
     def drafts() -> Drafts | None:
@@ -117,7 +117,7 @@ def test_a_text_that_drafts_changed_is_an_error(
         ({"num_tokens": 40, "prompt_length": 30}, "--prompt-len 30 and --gen-len 40 are 70"),
     ],
 )
-def test_what_does_not_fit_the_bundle_is_refused_before_anything_runs(
+def test_options_that_do_not_fit_the_bundle_fail_before_any_run(
     generator: Generator,
     options: dict[str, object],
     problem: str,
@@ -138,7 +138,7 @@ def test_what_does_not_fit_the_bundle_is_refused_before_anything_runs(
         ({"prompts": "a.jsonl", "prompt_length": 9}, "prompt_length is of random prompts"),
     ],
 )
-def test_senseless_options_are_refused(options: dict[str, object], problem: str) -> None:
+def test_contradictory_options_are_refused(options: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         BenchConfig(**options)  # type: ignore[arg-type]  # pydantic converts
 
@@ -174,7 +174,7 @@ def test_both_runtimes_draft_the_same_tokens(generator: Generator, prompts: Path
     assert found[1].draft_share == 0 < found[3].draft_share < 1
 
 
-def test_all_bad_lines_of_prompts_are_named(generator: Generator, tmp_path: Path) -> None:
+def test_all_bad_lines_of_a_prompts_file_are_named(generator: Generator, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": [5, 6]}\n{"prompt": []}\n{"prompt": [5], "top_p": 0.5}\n{\n')
     with pytest.raises(UsageError) as error:

@@ -1,4 +1,4 @@
-"""The meter finds the true ratio on a restless machine, says how sure it is, and knows its end."""
+"""The meter finds the true ratio on a noisy machine, with an interval, and stops in time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reports import as_json
 from skipdec.runtime.measuring.meter import Ratio, Turns, measure
 
 PAIR = ("own", "full")
-Seconds = Callable[[int, int], dict[str, float]]  # of a turn, by its number and its item
+Seconds = Callable[[int, int], dict[str, float]]  # of a turn, by its number and item
 
 
 class Machine:
-    """Takes the time that a turn needs on a clock of its own."""
+    """Advances a clock of its own by the time of each turn."""
 
     def __init__(self, seconds: Seconds) -> None:
         self.now = 0.0
@@ -33,8 +33,8 @@ class Machine:
         return measure(self.turn, [PAIR], items=items, seconds=seconds, clock=lambda: self.now)
 
 
-def restless(seed: int) -> Seconds:
-    """Return calls of 15 and 10 ms: the machine's speed drifts, and every tenth stalls for long."""
+def noisy(seed: int) -> Seconds:
+    """Return calls of 15 and 10 ms with a drift; every tenth stalls."""
     random = Random(seed)
 
     def seconds(number: int, item: int) -> dict[str, float]:
@@ -47,7 +47,7 @@ def restless(seed: int) -> Seconds:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_drift_and_stalls_do_not_change_the_ratio(seed: int) -> None:
-    found = Machine(restless(seed)).measure().ratio(*PAIR)
+    found = Machine(noisy(seed)).measure().ratio(*PAIR)
     assert found.value == pytest.approx(1.5, rel=0.02)
     assert found.low <= 1.5 <= found.high
     assert found.is_narrow
@@ -59,7 +59,7 @@ def test_a_quiet_machine_is_measured_for_two_seconds() -> None:
     assert 2 <= machine.now < 2.1
 
 
-def test_noise_that_never_ends_is_measured_until_the_limit_and_shown() -> None:
+def test_lasting_noise_is_measured_until_the_limit_and_shown() -> None:
     random = Random(0)
     machine = Machine(lambda *_: {"full": 0.1 * random.lognormvariate(0, 1), "own": 0.1})
     found = machine.measure(seconds=5).ratio(*PAIR)
@@ -69,14 +69,14 @@ def test_noise_that_never_ends_is_measured_until_the_limit_and_shown() -> None:
 
 
 @pytest.mark.parametrize("items", [1, 2, 7])
-def test_every_item_has_a_turn_and_there_are_three_even_without_time(items: int) -> None:
+def test_every_item_has_a_turn_and_three_turns_are_the_least(items: int) -> None:
     machine = Machine(lambda *_: {"full": 0.02, "own": 0.01})
     machine.measure(items=items, seconds=0)
     assert machine.items == [index % items for index in range(max(3, items))]
 
 
-def test_long_items_count_as_much_as_they_take() -> None:
-    """One gains 1.1 of 10 ms, the other 3 of 100 ms: 110 ms of 42."""
+def test_items_are_weighted_by_their_time() -> None:
+    """Items of 10 and 100 ms are 1.1 and 3 times faster: 110 ms become 42."""
 
     def seconds(number: int, item: int) -> dict[str, float]:
         return {"full": (0.01, 0.1)[item], "own": (0.01 / 1.1, 0.1 / 3)[item]}
@@ -86,7 +86,7 @@ def test_long_items_count_as_much_as_they_take() -> None:
     assert found.seconds("full") == [0.01, 0.1]
 
 
-def test_one_pass_through_many_items_has_an_interval() -> None:
+def test_a_single_pass_through_many_items_has_an_interval() -> None:
     machine = Machine(lambda number, _: {"full": 0.3 + 0.001 * (number % 3), "own": 0.2})
     found = machine.measure(items=100, seconds=20).ratio(*PAIR)
     assert len(machine.items) == 100
@@ -103,9 +103,9 @@ def test_the_interval_of_few_rounds_is_their_range() -> None:
     assert Ratio.of([3.0, 1.0, 2.0]) == Ratio(2.0, 1.0, 3.0)
 
 
-def test_a_ratio_that_is_not_possible_is_refused() -> None:
+def test_an_impossible_ratio_is_refused() -> None:
     found = Ratio(2.6, 2.4, 3.0)
-    assert found.within(2.5, "layers allow") == found, "noise of 5 % is no reason"
+    assert found.within(2.5, "layers allow") == found, "noise of 5 % is allowed"
     refused = found.within(2.0, "layers allow")
     assert str(refused) == "disturbed"
     assert as_json(refused) == {
