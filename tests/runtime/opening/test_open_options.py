@@ -1,4 +1,4 @@
-"""Options with which a bundle is opened: one list, in Python and in skipdec.h."""
+"""Options that open a bundle are the same in Python, in workers, in Triton and in skipdec.h."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ C_ONLY = {"size", "onnxruntime"}  # Python imports the onnxruntime of its enviro
 
 
 def header_defaults() -> dict[str, Any]:
-    """The fields of ``skipdec_options`` and the defaults that its comments state."""
+    """Return the fields of ``skipdec_options`` and the defaults that its comments state."""
     header = Path(__file__).parents[3] / "runtime/native/include/skipdec/skipdec.h"
     (body,) = re.findall(r"typedef struct skipdec_options \{(.*?)\} ", header.read_text(), re.S)
     fields = re.findall(r"\b(\w+);\s*(?:/\*(.*?)\*/)?", body, re.S)
     return {name: re.findall(r"default (\d+|SKIPDEC_\w+)", note) for name, note in fields}
 
 
-def test_c_options_have_the_names_and_defaults_of_pythons() -> None:
+def test_c_options_have_pythons_names_and_defaults() -> None:
     fields, stated = OpenOptions.model_fields, header_defaults()
     assert fields.keys() - PYTHON_ONLY == stated.keys() - C_ONLY
-    python = OpenOptions().updated(max_prefill_tokens=2048)  # None stands for it
+    python = OpenOptions().updated(max_prefill_tokens=2048)  # the value of None
     for name, default in stated.items():
         if default:
             value = default[0].rpartition("_")[2].lower()
@@ -56,7 +56,7 @@ def test_settings_of_workers_and_triton_are_open_options() -> None:
         assert issubclass(settings, OpenOptions)
 
 
-def test_keywords_change_options_and_wrong_ones_are_refused() -> None:
+def test_keywords_change_options_and_unknown_ones_are_refused() -> None:
     options = OpenOptions.of(OpenOptions(max_batch_size=2, verify="graphs"), max_batch_size=3)
     assert (options.max_batch_size, options.verify) == (3, "graphs")
     with pytest.raises(UsageError, match=r"options \| is {'threads': 1}; allowed: OpenOptions"):
@@ -83,7 +83,7 @@ def test_a_schedules_file_is_read_once(tmp_path: Path) -> None:
         OpenOptions(schedule=f"{path}")
 
 
-def test_a_command_can_offer_some_of_the_options() -> None:
+def test_a_command_can_offer_a_subset_of_the_options() -> None:
     @from_options
     def command(engines: EngineChoice) -> None: ...
 

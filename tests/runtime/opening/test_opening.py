@@ -1,4 +1,4 @@
-"""Only a complete bundle that matches its manifest opens; anything else is an error."""
+"""A bundle opens only if it is complete and matches its manifest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def old(exported: Callable[..., Path], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def new(exported: Callable[..., Path], tmp_path: Path) -> Path:
-    """Return the same engines with other weights."""
+    """Return a bundle of the same engines with other weights."""
     (tmp_path / "new").mkdir()
     bundle = copy_bundle(exported(STRUCTURE), tmp_path / "new")
     edit_parameters(bundle, "head", ("final_layer_norm.weight",), lambda values: (-values,))
@@ -47,18 +47,18 @@ def run(generator: Generator) -> tuple[str, tuple[int, ...]]:
         return generator.bundle.manifest.digest, result.outputs[0].token_ids
 
 
-def exchange(name: Path, other: Path) -> None:
-    """Swap two directories; kernels without renameat2 have one more moment without a name."""
+def swap_directories(name: Path, other: Path) -> None:
+    """Replace a directory as without renameat2: its name is missing for a moment."""
     name.rename(name.with_name("moved"))
     other.rename(name)
 
 
-def replace_for_good(name: Path, other: Path) -> None:
+def replace(name: Path, other: Path) -> None:
     bundle_place(name).take(other)
 
 
-def test_only_drafts_of_ngrams_parse_those_of_the_bundle(old: Path) -> None:
-    """It takes tens of milliseconds; the file is read at opening, for it may be gone later."""
+def test_the_bundles_ngrams_are_parsed_only_for_ngram_drafts(old: Path) -> None:
+    """Parsing takes tens of milliseconds. The file is read at opening, as it may be deleted later."""
     add_ngrams(old, '{"ngrams": {}}')
     with Generator.open(old, threads=1) as generator:
         shutil.rmtree(old)
@@ -68,16 +68,16 @@ def test_only_drafts_of_ngrams_parse_those_of_the_bundle(old: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["embed", "head", "layer_003"])
-@pytest.mark.parametrize("swap", [exchange, replace_for_good])
-def test_a_bundle_that_is_replaced_while_engines_load_runs_whole(
+@pytest.mark.parametrize("swap", [swap_directories, replace])
+def test_a_bundle_replaced_while_loading_is_never_mixed(
     old: Path,
     new: Path,
     monkeypatch: pytest.MonkeyPatch,
     swap: Callable[[Path, Path], None],
     moment: str,
 ) -> None:
-    whole = {run(Generator.open(old)), run(Generator.open(new))}
-    assert len({tokens for _, tokens in whole}) == 2
+    unmixed = {run(Generator.open(old)), run(Generator.open(new))}
+    assert len({tokens for _, tokens in unmixed}) == 2
     load = OrtBackend.load
 
     def load_after_swap(
@@ -88,7 +88,7 @@ def test_a_bundle_that_is_replaced_while_engines_load_runs_whole(
         return load(self, bundle, spec, bucket)
 
     monkeypatch.setattr(OrtBackend, "load", load_after_swap)
-    assert run(Generator.open(old)) in whole
+    assert run(Generator.open(old)) in unmixed
     assert not new.exists()
 
 
@@ -98,14 +98,14 @@ def flip_a_bit(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_a_flipped_bit_in_the_weights_is_found_while_they_are_loaded(old: Path) -> None:
+def test_a_flipped_bit_in_the_weights_is_found_at_loading(old: Path) -> None:
     flip_a_bit(next(old.rglob("layer_002.weights")))
     with pytest.raises(BundleError, match=r"layer_002\.weights: has SHA-256"):
         Generator.open(old)
     Generator.open(old, verify="graphs").close()
 
 
-def test_weights_of_canonical_engines_are_not_hashed_to_run_others(
+def test_unused_canonical_weights_are_not_hashed(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     kept = copy_bundle(exported(STRUCTURE, quantize="int8", keep_canonical=True), tmp_path)
@@ -161,7 +161,7 @@ def first_layer(document: dict) -> dict:
         ),
     ],
 )
-def test_engines_that_are_not_what_the_runtime_needs_are_named(
+def test_engines_with_unexpected_inputs_or_outputs_are_named(
     old: Path, edit: Callable[[dict], object], problem: str | None
 ) -> None:
     seal(old, edit)
@@ -181,7 +181,7 @@ def widen_input(graph: onnx.GraphProto) -> None:
 
 
 @pytest.mark.parametrize("edit", [rename_operator, widen_input])
-def test_a_graph_that_onnx_runtime_refuses_is_named(
+def test_a_graph_refused_by_onnx_runtime_is_named(
     old: Path, edit: Callable[[onnx.GraphProto], None]
 ) -> None:
     edit_graph(old, "layer_001", edit)
@@ -196,15 +196,15 @@ def test_late_reads_of_a_deleted_bundle_raise(old: Path) -> None:
         bundle.read(bundle.manifest.head.graph)
 
 
-def test_work_that_opens_a_bundle_twice_sees_that_it_was_replaced(old: Path, new: Path) -> None:
+def test_reopening_detects_a_replaced_bundle(old: Path, new: Path) -> None:
     prepared = EngineBundle.open(old)
     prepared.check_same(EngineBundle.open(old))
-    exchange(old, new)
+    swap_directories(old, new)
     with pytest.raises(BundleError, match="was replaced since the work began: it had digest"):
         prepared.check_same(EngineBundle.open(old))
 
 
-def test_a_constantly_changing_bundle_is_given_up(
+def test_a_constantly_replaced_bundle_is_refused(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: object) -> None:

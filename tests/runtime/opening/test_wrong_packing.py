@@ -1,4 +1,4 @@
-"""Opening refuses weights packed in an order that the kernels do not read."""
+"""Opening refuses weights packed in an order that the kernels cannot read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were
 def test_a_layer_packed_in_another_order_is_refused_before_it_runs(
     exported: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Sizes and graphs are right and hashes are not checked: the operator itself notices."""
+    """Sizes and graphs are right and hashes are unchecked, so only the operator can notice."""
     path = tmp_path / "bundle"
     shutil.copytree(exported("pre_norm", quantize="int8", kernels="skipdec"), path)
     layer = EngineBundle.open(path).manifest.layers[1]
