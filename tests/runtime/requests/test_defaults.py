@@ -1,4 +1,4 @@
-"""Parameters that a request leaves out are the bundle's, wherever it comes from."""
+"""Every kind of request takes omitted parameters from the bundle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     return exported
 
 
-def test_python_and_the_command_sample_as_the_bundle_says(
+def test_python_and_the_command_use_the_bundles_defaults(
     bundle: Path, own_thread_pools: None
 ) -> None:
     fixed = SamplingParams.fixed(**DEFAULTS, max_tokens=8)
@@ -51,7 +51,7 @@ def test_python_and_the_command_sample_as_the_bundle_says(
     assert "sampling unless a request says otherwise: temperature 0, repetition_pen" in shown
 
 
-def test_an_answer_may_be_as_long_as_the_context_unless_a_length_is_given(bundle: Path) -> None:
+def test_a_chat_without_max_tokens_may_fill_the_context(bundle: Path) -> None:
     with Generator.open(bundle, threads=1) as generator:
         for params, expected in ((SamplingParams(), None), (SamplingParams(max_tokens=16), 16)):
             text, chat = generator.make_requests(["a", CHAT], params)
@@ -60,7 +60,7 @@ def test_an_answer_may_be_as_long_as_the_context_unless_a_length_is_given(bundle
             assert chat.max_tokens == (expected or room)
 
 
-def test_every_kind_of_request_keeps_apart_what_it_gives() -> None:
+def test_every_kind_of_request_records_its_given_parameters() -> None:
     line = read_record(1, {"prompt": "a", "top_k": 3}, SamplingParams(top_p=0.9))
     assert isinstance(line, Record)
     assert line.params.given == {"top_k": 3, "top_p": 0.9}

@@ -1,4 +1,4 @@
-"""A request without max_tokens reserves no more than a request may have."""
+"""A request without max_tokens reserves at most the longest allowed length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPEN = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 
 
 @pytest.mark.parametrize(("max_model_len", "expected"), [(None, 61), (20, 17)])
-def test_an_open_text_ends_at_the_limit_of_the_batch(
+def test_a_text_without_max_tokens_ends_at_the_batchs_limit(
     exported: Callable[..., Path], max_model_len: int | None, expected: int
 ) -> None:
     with (
@@ -27,7 +27,7 @@ def test_an_open_text_ends_at_the_limit_of_the_batch(
         assert len(batch.take(number).outputs[0].token_ids) == expected
 
 
-def test_more_than_the_limit_or_the_memory_is_refused_with_its_numbers(
+def test_a_request_beyond_the_limit_or_kv_memory_is_refused(
     exported: Callable[..., Path],
 ) -> None:
     with Generator.open(exported("untied"), threads=1, kv_memory=1 << 16) as generator:
@@ -42,7 +42,7 @@ def test_more_than_the_limit_or_the_memory_is_refused_with_its_numbers(
             batch.add([5], OPEN, schedule="full")
 
 
-def test_memory_without_room_for_any_request_is_refused_with_the_least(
+def test_kv_memory_too_small_for_any_request_is_refused(
     exported: Callable[..., Path],
 ) -> None:
     def require_room(kv_memory: int) -> None:

@@ -1,4 +1,4 @@
-"""Prompts in every form that callers have them, and the refusal of what is none."""
+"""Prompts are read in every supported form, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(prompt: Any) -> tuple[int, ...]:  # noqa: ANN401
 
 
 class Table:
-    """Iterates its columns' names, as a pandas DataFrame does, and is no Mapping."""
+    """Iterates its columns' names like a pandas DataFrame, without being a Mapping."""
 
     def keys(self) -> list[str]:
         return ["name", "food"]
@@ -51,7 +51,7 @@ class Table:
         ({"prompt_token_ids": TOKENIZER.encode("ab")}, None),
     ],
 )
-def test_every_form_of_a_prompt_means_its_token_ids(
+def test_every_form_of_a_prompt_gives_the_same_token_ids(
     prompt: object, expected_text: str | None
 ) -> None:
     text, token_ids = read_prompt(prompt, "prompt", MODEL, TOKENIZER)
@@ -61,12 +61,12 @@ def test_every_form_of_a_prompt_means_its_token_ids(
 
 
 @pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, Table()])
-def test_one_text_alone_is_a_list_of_one(prompt: object) -> None:
+def test_a_single_prompt_becomes_a_list_of_one(prompt: object) -> None:
     assert as_prompt_list(prompt) == [prompt]
 
 
 @pytest.mark.parametrize("ids", [np.array([5, 7]), np.int64([5, 7]), (np.uint8(5), np.int32(7))])
-def test_ids_may_be_integers_of_numpy(ids: object) -> None:
+def test_token_ids_may_be_numpy_integers(ids: object) -> None:
     assert read(ids) == (5, 7)
 
 
@@ -98,7 +98,7 @@ def test_anything_else_is_refused_and_shown(prompt: object, problem: str) -> Non
 
 
 @pytest.mark.parametrize("prompts", [None, 3, b"ab", 0.5, [5, 6], np.array([5, 6]), repeat("a")])
-def test_what_is_no_list_of_prompts_is_refused(
+def test_values_that_are_not_lists_of_prompts_are_refused(
     prompts: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipdec.runtime.requests.request.MAX_PROMPTS", 100)
@@ -107,7 +107,7 @@ def test_what_is_no_list_of_prompts_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "a", "é" * 40, "a b  c\n" * 30, "<pad></s>" * 9])
-def test_least_tokens_never_exceed_the_tokens(text: str) -> None:
+def test_the_lower_bound_of_tokens_holds(text: str) -> None:
     assert TOKENIZER.least_tokens(text) <= len(TOKENIZER.encode(text))
 
 
@@ -120,9 +120,7 @@ def test_least_tokens_never_exceed_the_tokens(text: str) -> None:
         ({"stop_token_ids": range(300, 9000)}, "stop_token_ids has 309; allowed: 0 to 299"),
     ],
 )
-def test_requests_that_no_memory_holds_or_no_token_ends_are_refused(
-    fields: dict[str, Any], problem: str
-) -> None:
+def test_impossible_requests_are_refused(fields: dict[str, Any], problem: str) -> None:
     listed = {name: value if name[-3:] != "ids" else list(value) for name, value in fields.items()}
     with pytest.raises(UsageError) as caught:
         make_request(0, [5], SamplingParams(**listed), MODEL, TOKENIZER, "prompt")

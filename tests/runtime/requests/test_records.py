@@ -1,4 +1,4 @@
-"""Lines of prompts are read one by one, each bad one by itself, alike for all who read them."""
+"""Lines of prompts are read one by one, and a bad line affects no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(*lines: str | bytes) -> list[Record | BadRecord]:
     return list(read_records(encoded, DEFAULTS))
 
 
-def test_line_has_prompt_id_and_its_own_sampling() -> None:
+def test_a_line_has_a_prompt_an_id_and_sampling_parameters() -> None:
     found = read(
         '{"id": "a", "prompt": "Hi", "temperature": 0}', '{"id": 2, "prompt_token_ids": [3]}'
     )
@@ -29,33 +29,33 @@ def test_line_has_prompt_id_and_its_own_sampling() -> None:
     ]
 
 
-def test_a_line_without_an_id_has_its_number() -> None:
+def test_a_line_without_an_id_has_its_line_number() -> None:
     found = read('{"prompt": "a"}', "", '{"id": null, "prompt": "b"}', '{"id": 1, "prompt": "c"}')
     assert [(one.line, one.record_id) for one in found] == [(1, 1), (3, 3), (4, 1)]
     assert found[2] == BadRecord(4, 1, "id 1 was on line 1; ids must differ")
 
 
-def test_a_line_may_name_its_schedule_and_keeps_its_fields() -> None:
+def test_a_line_may_name_its_schedule() -> None:
     (record,) = read('{"prompt": [5, 6], "schedule": "2x"}')
     assert isinstance(record, Record)
     assert (record.prompt, record.schedule) == ([5, 6], "2x")
     assert record.fields == {"prompt": [5, 6], "schedule": "2x"}
 
 
-def test_what_a_line_gets_wrong_depends_on_the_callers_defaults() -> None:
+def test_a_line_is_checked_together_with_the_defaults() -> None:
     line = b'{"prompt": "a", "min_tokens": 20}'
     for allowed, kind in ((16, BadRecord), (64, Record)):
         (found,) = read_records([line], SamplingParams(max_tokens=allowed))
         assert isinstance(found, kind)
 
 
-def test_null_lifts_a_default() -> None:
+def test_a_null_max_tokens_overrides_the_default() -> None:
     (record,) = read('{"id": 1, "prompt": "x", "max_tokens": null}')
     assert isinstance(record, Record)
     assert record.params.max_tokens is None
 
 
-def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> None:
+def test_blank_lines_byte_order_mark_and_crlf_are_accepted() -> None:
     found = read(b'\xef\xbb\xbf{"id": 1, "prompt": "a"}\r\n', b"\r\n", '{"id": 2, "prompt": "b"}')
     assert [record.line for record in found] == [1, 3]
     assert all(isinstance(record, Record) for record in found)
@@ -93,14 +93,16 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
         ('{"id": 1, "prompt": "x", "seed": 1' + "0" * 5000 + "}", None, "is not JSON"),
     ],
 )
-def test_bad_line_says_what_is_wrong(line: str | bytes, record_id: int | None, error: str) -> None:
+def test_a_bad_line_has_an_error_with_the_reason(
+    line: str | bytes, record_id: int | None, error: str
+) -> None:
     (record,) = read(line)
     assert isinstance(record, BadRecord)
     assert record.record_id == record_id
     assert error in record.error
 
 
-def test_null_stands_for_a_default_unless_it_has_a_meaning_of_its_own() -> None:
+def test_null_means_the_default_except_for_max_tokens() -> None:
     names = ("temperature", "stop", "n", "max_tokens", "schedule", "id")
     (record,) = read(json.dumps({"prompt": "x", "logprobs": False} | dict.fromkeys(names)))
     assert isinstance(record, Record)
@@ -114,7 +116,7 @@ def test_all_problems_of_a_line_are_named() -> None:
     assert all(name in record.error for name in ("prompt_token_ids", "top_p", "top_k"))
 
 
-def test_a_line_that_is_too_long_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_MAX_LINE", 30)
     fits = b'{"id": 1, "prompt": "abcdefg"}'
     content = b"\n".join((fits, fits[:-2] + b"h" * 99 + b'"}', fits.replace(b"1", b"2")))
@@ -123,18 +125,18 @@ def test_a_line_that_is_too_long_is_refused_alone(monkeypatch: pytest.MonkeyPatc
     assert second == BadRecord(2, None, "is longer than 30 bytes")
 
 
-def test_of_very_many_problems_some_are_named() -> None:
+def test_of_many_unknown_fields_the_first_are_named() -> None:
     (record,) = read(json.dumps({"id": 1, "prompt": "x", **{f"k{n}": n for n in range(5000)}}))
     assert isinstance(record, BadRecord)
     assert record.error.endswith("; and 4,990 more unknown fields")
 
 
-def test_second_line_with_an_id_is_bad_even_if_the_first_one_is() -> None:
+def test_a_repeated_id_is_refused_even_after_a_bad_line() -> None:
     found = read('{"id": 1}', '{"id": 1, "prompt": "x"}', '{"id": "1", "prompt": "x"}')
     assert [type(record) for record in found] == [BadRecord, BadRecord, Record]
     assert found[1] == BadRecord(2, 1, "id 1 was on line 1; ids must differ")
 
 
-def test_error_line_has_the_id_where_there_is_one() -> None:
+def test_an_error_line_has_the_id_if_known() -> None:
     assert BadRecord(3, "a", "no").to_dict() == {"id": "a", "line": 3, "error": "no"}
     assert BadRecord(3, None, "no").to_dict() == {"line": 3, "error": "no"}
