@@ -1,4 +1,4 @@
-"""Decays against the worked examples of their docstrings, and exact rounding."""
+"""Decays match the worked examples of their docstrings and round exactly."""
 
 from __future__ import annotations
 
@@ -51,17 +51,19 @@ def test_ties_round_upward_exactly(value: Fraction, rounded: int) -> None:
         ),
     ],
 )
-def test_worked_examples(decay: str, options: dict[str, Any], expected: list[int]) -> None:
+def test_each_decay_matches_its_worked_example(
+    decay: str, options: dict[str, Any], expected: list[int]
+) -> None:
     assert budgets(decay, options) == expected
 
 
 def test_every_registered_decay_has_a_worked_example_here() -> None:
-    examples = next(mark for mark in test_worked_examples.pytestmark).args[1]
+    examples = next(mark for mark in test_each_decay_matches_its_worked_example.pytestmark).args[1]
     assert {example[0] for example in examples} == set(DECAYS)
 
 
 def test_cosine_ties_do_not_depend_on_the_last_bit() -> None:
-    # cos(π/3) is 0.5000000000000001 in floating point; a quarter of the fall of 2 is a tie
+    # cos(π/3) is 0.5000000000000001 in floating point; a quarter of the fall of 2 is a tie.
     assert budgets("cosine", {"max_exit_layer": 6}, horizon=4)[:4] == [6, 6, 5, 4]
 
 
@@ -87,15 +89,15 @@ def test_bad_parameters_are_refused(decay: str, options: dict[str, Any], message
         budgets(decay, options)
 
 
-def test_d3_takes_whole_products_as_whole() -> None:
-    # 0.7 is a little less in binary, and so is 10 · 0.7
+def test_d3_treats_integral_products_as_integers() -> None:
+    # In binary, 0.7 and therefore 10 · 0.7 are slightly too small.
     options = {"max_exit_layer": 10, "min_exit_layer": 1, "warmup_layers": 0, "alpha": 0.7}
     assert budgets("d3", options)[:3] == [10, 7, 4]
 
 
 @pytest.mark.parametrize(("largest", "smallest"), [(24, 8), (12, 11), (12, 12), (66, 1)])
 @pytest.mark.parametrize("alpha", [0.5, 0.9, 0.98, 0.999])
-def test_d3_reaches_its_min_at_the_end_of_its_own_horizon(
+def test_d3_reaches_its_min_at_the_end_of_its_horizon(
     largest: int, smallest: int, alpha: float
 ) -> None:
     horizon = d3_horizon(largest, smallest, alpha)

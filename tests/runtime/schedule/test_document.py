@@ -1,4 +1,4 @@
-"""schedule.json says which layers run: read here by the specification, without our code."""
+"""An independent reader of the specification finds the same layers in schedule.json."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def prompt_budget(rule: dict[str, Any], index: int, length: int) -> int:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_rule_means_what_the_specification_says(spec: str) -> None:
+def test_schedules_run_the_layers_of_the_specification(spec: str) -> None:
     schedule = parse_schedule(spec, num_layers=12)
     rule = schedule.to_document()
     for index in range(schedule.horizon + 3):
@@ -120,7 +120,7 @@ def test_a_rule_means_what_the_specification_says(spec: str) -> None:
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 7, 12, 24, 300])
-def test_presets_are_those_of_the_specification(num_layers: int) -> None:
+def test_presets_follow_the_specification(num_layers: int) -> None:
     for speedup in range(1, num_layers + 1):
         low = 2 * math.floor(Fraction(num_layers, 3 * speedup) + HALF)
         high = math.floor(Fraction(2 * num_layers, speedup) + HALF) - low
@@ -132,7 +132,7 @@ def test_presets_are_those_of_the_specification(num_layers: int) -> None:
             assert format_schedule(found) == expected
 
 
-def test_the_worked_schedule() -> None:
+def test_the_specifications_example_of_a_schedule() -> None:
     text = "linear:max=8,min=4,warmup=1,horizon=5,prompt=decay"
     schedule = parse_schedule(text, num_layers=12)
     assert [(each.start, list(each.plan)) for each in schedule.segments] == [
@@ -143,7 +143,7 @@ def test_the_worked_schedule() -> None:
     assert prefixes == [5, 1, 2, 3, 4, *[5] * 7]
 
 
-def test_the_worked_preset() -> None:
+def test_the_specifications_example_of_a_preset() -> None:
     long, short = (parse_schedule(f"3x:horizon={each}", num_layers=12) for each in (9, 2))
     assert [each.start for each in long.segments] == [0, 2, 4, 6, 8]
     assert [list(each.plan) for each in short.segments] == [[0, 7, 8, 9, 10, 11], [0, 11]]

@@ -1,4 +1,4 @@
-"""Placements against the worked examples of their docstrings; sizes, ends and nestedness."""
+"""Placements match the worked examples of their docstrings, in sizes, ends and nesting."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EXAMPLES = {  # of 12 layers
 
 
 @pytest.mark.parametrize(("placement", "warmup"), EXAMPLES)
-def test_worked_examples_of_twelve_layers(placement: str, warmup: int) -> None:
+def test_each_placement_matches_its_worked_example(placement: str, warmup: int) -> None:
     for budget, layers in EXAMPLES[placement, warmup].items():
         schedule = constant(placement, budget, 12, warmup, tail=3)
         assert schedule.plan(0).layers == layers
@@ -60,7 +60,7 @@ def test_every_registered_placement_has_a_worked_example_here() -> None:
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @repeatable
 @given(num_layers=st.integers(2, 70), warmup=st.integers(0, 8), tail=st.integers(1, 8))
-def test_layer_sets_have_right_size_and_ends_and_full_budget_runs_all(
+def test_layer_sets_have_the_right_size_ends_and_nesting(
     placement: str, num_layers: int, warmup: int, tail: int
 ) -> None:
     core = warmup + (tail if placement == "d3" else 1)
@@ -87,7 +87,7 @@ def test_unified_gaps_differ_by_one_at_most(num_layers: int, data: st.DataObject
     assert max(gaps) - min(gaps) <= 1
 
 
-def test_unified_leaves_holes_from_one_budget_to_the_next() -> None:
+def test_unified_is_refused_where_budgets_fall() -> None:
     with pytest.raises(ScheduleError, match=r"token 1 runs layer 3, which token 0 did not.*nested"):
         ExitSchedule(
             num_layers=12, max_exit_layer=6, min_exit_layer=5, horizon=2, placement="unified"
@@ -95,6 +95,6 @@ def test_unified_leaves_holes_from_one_budget_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("placement", ["unified", "unified-nested"])
-def test_the_first_and_the_last_layer_need_a_budget_of_two(placement: str) -> None:
+def test_unified_placements_need_a_budget_of_two(placement: str) -> None:
     with pytest.raises(ScheduleError, match="2 or more, the first and the last layer always run"):
         constant(placement, 1, 12, warmup=0)

@@ -1,4 +1,4 @@
-"""prompt=decay: budgets along a prompt, the prefixes that run each layer, memory, refusals."""
+"""prompt=decay lowers budgets along a prompt, so that each layer runs a prefix."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decaying(draw: st.DrawFn) -> ExitSchedule:
     )
 
 
-def test_worked_example_of_twelve_layers() -> None:
+def test_budgets_and_prefixes_of_the_worked_example() -> None:
     schedule = parse_schedule("linear:max=8,min=4,horizon=9,prompt=decay", num_layers=12)
     assert [schedule.prompt_budget(index, 5) for index in range(5)] == [12, 11, 10, 9, 8]
     prefixes = [schedule.prompt_prefix(layer, 5) for layer in range(12)]
@@ -73,7 +73,7 @@ def test_a_prompt_of_one_token_runs_all_layers() -> None:
     assert schedule.active_lengths(1, 2) == [3, 1, 1, 1, 3, 3]
 
 
-def test_prompts_run_all_layers_unless_asked() -> None:
+def test_prompts_run_all_layers_by_default() -> None:
     schedule = parse_schedule("linear:max=3,min=2,horizon=4", num_layers=6)
     assert schedule.prompt == "full"
     assert [schedule.prompt_budget(index, 9) for index in range(9)] == [6] * 9
@@ -87,7 +87,7 @@ def test_prompts_run_all_layers_unless_asked() -> None:
         "linear:max=8,min=4,warmup=1,horizon=9,placement=d3,tail=2,prompt=decay",
     ],
 )
-def test_text_and_json_read_back(text: str) -> None:
+def test_text_and_json_round_trip(text: str) -> None:
     schedule = parse_schedule(text, num_layers=12)
     assert format_schedule(schedule) == text
     document = schedule.to_document()
@@ -95,7 +95,7 @@ def test_text_and_json_read_back(text: str) -> None:
     assert ExitSchedule.from_document(document) == schedule
 
 
-def test_presets_take_the_option() -> None:
+def test_presets_accept_prompt_decay() -> None:
     schedule = parse_schedule("4x:horizon=8,prompt=decay", num_layers=12)
     assert schedule.prompt_budget(6, 7) == 4
 

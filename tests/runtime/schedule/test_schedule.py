@@ -1,4 +1,4 @@
-"""Exit schedules: the worked example, nestedness, plan sizes, last indices, validation."""
+"""Exit schedules have nested plans of the right sizes, last indices and checked fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
 from skipdec.runtime.schedule.placements import PLACEMENTS
 
-# No deadline: a busy machine is no failure. The same examples each time, nothing kept on disk.
+# No deadline, as the machine may be busy. The same examples each time, nothing kept on disk.
 repeatable = settings(deadline=None, derandomize=True, database=None)
 
 NESTED = tuple(placement for placement in PLACEMENTS if placement != "unified")
@@ -85,7 +85,7 @@ def test_bottom_placement_runs_the_lowest_layers() -> None:
 
 @repeatable
 @given(schedules((*ALL_DECAYS, "d3")))
-def test_layers_only_ever_leave(schedule: ExitSchedule) -> None:
+def test_plans_are_nested_and_sorted(schedule: ExitSchedule) -> None:
     plans = [schedule.full_plan, *(schedule.plan(i) for i in range(schedule.horizon + 3))]
     for before, after in pairwise(plans):
         assert set(after.layers) <= set(before.layers)
@@ -94,7 +94,7 @@ def test_layers_only_ever_leave(schedule: ExitSchedule) -> None:
 
 @repeatable
 @given(schedules(ALL_DECAYS))
-def test_budgets_go_from_max_to_min(schedule: ExitSchedule) -> None:
+def test_budgets_fall_from_max_to_min(schedule: ExitSchedule) -> None:
     assert schedule.budget(0) == schedule.max_exit_layer
     assert schedule.budget(schedule.horizon - 1) == schedule.min_exit_layer
     assert schedule.budget(schedule.horizon * 10) == schedule.min_exit_layer
@@ -124,21 +124,21 @@ def test_last_index_agrees_with_the_plans(schedule: ExitSchedule) -> None:
 
 @repeatable
 @given(schedules(("linear",)))
-def test_linear_mean_is_half_way_plus_half_a_layer_a_tie(schedule: ExitSchedule) -> None:
+def test_the_linear_mean_is_half_way_plus_half_a_layer_per_tie(schedule: ExitSchedule) -> None:
     half_way = (schedule.max_exit_layer + schedule.min_exit_layer) / 2
     fall, last = schedule.max_exit_layer - schedule.min_exit_layer, schedule.horizon - 1
     ties = sum((2 * fall * i) % (2 * last) == last for i in range(schedule.horizon))
     assert schedule.average_budget() == pytest.approx(half_way + 0.5 * ties / schedule.horizon)
 
 
-def test_the_presets_of_24_layers_average_exactly_half_way_over_64_tokens() -> None:
+def test_2x_of_24_layers_averages_12_layers_over_64_tokens() -> None:
     schedule = ExitSchedule(num_layers=24, max_exit_layer=16, min_exit_layer=8, horizon=64)
     assert schedule.average_budget() == 12
 
 
 @repeatable
 @given(schedules((*ALL_DECAYS, "d3")))
-def test_json_round_trip_has_only_the_keys_of_its_rules(schedule: ExitSchedule) -> None:
+def test_json_round_trips_with_only_the_keys_in_use(schedule: ExitSchedule) -> None:
     document = json.loads(json.dumps(schedule.to_document()))
     assert ExitSchedule.from_document(document) == schedule
     extra = {"power": {"power"}, "exponential": {"rate"}, "step": {"steps"}, "d3": {"alpha"}}
@@ -159,7 +159,7 @@ def test_json_round_trip_has_only_the_keys_of_its_rules(schedule: ExitSchedule) 
     )
 
 
-def test_full_runs_everything() -> None:
+def test_full_runs_all_layers() -> None:
     schedule = ExitSchedule.full(3)
     assert schedule.is_full
     assert schedule.plan(999) == schedule.full_plan
@@ -167,12 +167,12 @@ def test_full_runs_everything() -> None:
     assert ExitSchedule.full(1).plan(0).layers == (0,)
 
 
-def test_average_counts_the_tokens_after_the_horizon() -> None:
+def test_the_average_includes_tokens_after_the_horizon() -> None:
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=2)
     assert [schedule.average_budget(n) for n in (1, 2, 4)] == [4.0, 3.0, 2.5]
 
 
-def test_a_hole_is_refused_with_position_and_layer() -> None:
+def test_a_layer_that_resumes_is_refused_with_its_position() -> None:
     with pytest.raises(ScheduleError, match="token 2 runs layer 8, which token 1 did not"):
         ExitSchedule(
             num_layers=12,
@@ -227,7 +227,7 @@ def test_bad_documents_are_refused(change: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("document", [None, [], "2x", 3])
-def test_a_document_that_is_no_object_is_refused(document: object) -> None:
+def test_a_document_that_is_not_an_object_is_refused(document: object) -> None:
     with pytest.raises(ScheduleError, match="allowed: a JSON object"):
         ExitSchedule.from_document(document)  # type: ignore[arg-type]
 
@@ -238,7 +238,7 @@ def test_missing_keys_are_listed_together() -> None:
     assert len(caught.value.problems) == 3
 
 
-def test_positions_before_the_first_are_refused() -> None:
+def test_a_negative_position_or_unknown_layer_is_refused() -> None:
     with pytest.raises(IndexError, match="-1"):
         ExitSchedule.full(2).plan(-1)
     with pytest.raises(IndexError, match="layer is 2"):

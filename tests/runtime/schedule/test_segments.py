@@ -1,4 +1,4 @@
-"""Segments are those of a walk over every token, at a cost that the horizon does not set."""
+"""Segments equal those of a walk over every token, at a cost independent of the horizon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FALLING: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "fields", [*FALLING, {"decay": "table", "table": (23, 7, 7, 2)}], ids=lambda fields: str(fields)
 )
-def test_segments_are_those_of_a_walk(fields: dict[str, Any], horizon: int) -> None:
+def test_segments_equal_those_of_a_walk(fields: dict[str, Any], horizon: int) -> None:
     horizon = len(fields.get("table", ())) or horizon
     schedule = ExitSchedule(**(DEEP | fields | {"horizon": horizon}))
     walked = [budget_of(schedule, index) for index in range(horizon)]
@@ -45,15 +45,15 @@ def test_segments_are_those_of_a_walk(fields: dict[str, Any], horizon: int) -> N
 
 
 @pytest.mark.parametrize("fields", FALLING, ids=lambda fields: str(fields))
-def test_a_million_tokens_ask_for_few_budgets(
+def test_a_million_tokens_compute_few_budgets(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule, asked = DECAYS[fields["decay"]], []
+    rule, indices = DECAYS[fields["decay"]], []
 
     def counted(schedule: ScheduleFields, index: int, value: Any) -> int:  # noqa: ANN401
-        asked.append(index)
+        indices.append(index)
         return rule.budget(schedule, index, value)
 
     monkeypatch.setitem(DECAYS, fields["decay"], replace(rule, budget=counted))  # type: ignore[misc]
     ExitSchedule(**(DEEP | fields | {"horizon": 2**20}))
-    assert len(asked) < 600
+    assert len(indices) < 600

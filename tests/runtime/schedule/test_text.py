@@ -1,4 +1,4 @@
-"""Schedules as text: presets of design section 1, every decay's form, files, refusals."""
+"""Schedules are parsed from presets, every decay's form and files, or refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from skipdec.runtime.schedule.text import document_text, format_schedule, parse_
         (12, 6, (2, 2)),
     ],
 )
-def test_presets(num_layers: int, speedup: int, budgets: tuple[int, int]) -> None:
+def test_presets_have_the_expected_budgets(
+    num_layers: int, speedup: int, budgets: tuple[int, int]
+) -> None:
     assert preset_budgets(Fraction(speedup), num_layers) == budgets
     schedule = parse_schedule(f"{speedup}x", num_layers=num_layers, horizon=64)
     assert (schedule.max_exit_layer, schedule.min_exit_layer) == budgets
@@ -73,7 +75,7 @@ def test_a_preset_that_does_not_fit_names_the_largest(
         "table:max=16,min=8,warmup=1,horizon=3,table=16/12/8",
     ],
 )
-def test_canonical_text_reads_back(text: str) -> None:
+def test_canonical_text_round_trips(text: str) -> None:
     assert format_schedule(parse_schedule(text, num_layers=24)) == text
 
 
@@ -100,7 +102,7 @@ def test_canonical_text_reads_back(text: str) -> None:
         ("linear: max = 9, min = 4", "linear:max=9,min=4,warmup=1,horizon=99"),
     ],
 )
-def test_short_forms(short: str, canonical: str) -> None:
+def test_short_forms_have_a_canonical_form(short: str, canonical: str) -> None:
     assert format_schedule(parse_schedule(short, num_layers=24, horizon=99)) == canonical
 
 
@@ -146,14 +148,14 @@ def test_bad_text_is_refused(text: str, message: str) -> None:
     ],
     ids=lambda text: str(text)[:30],
 )
-def test_a_refusal_is_short_however_long_the_text(text: str) -> None:
+def test_an_error_about_a_long_text_is_short(text: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_schedule(text, num_layers=24)
     assert len(str(caught.value)) < 4000
 
 
 @pytest.mark.parametrize("text", [None, 2, b"2x", {"max": 3}])
-def test_what_is_no_text_is_refused(text: Any) -> None:  # noqa: ANN401
+def test_a_value_that_is_not_a_text_is_refused(text: Any) -> None:  # noqa: ANN401
     with pytest.raises(ScheduleError, match=r"allowed: a text, e\.g\. full, 2x"):
         parse_schedule(text, num_layers=24)
 
@@ -165,7 +167,7 @@ FILES: dict[str, Callable[[ExitSchedule], str]] = {
 
 
 @pytest.mark.parametrize("form", FILES)
-def test_files(tmp_path: Path, form: str) -> None:
+def test_a_schedule_is_read_from_a_file(tmp_path: Path, form: str) -> None:
     schedule = parse_schedule("4x", num_layers=24, horizon=10)
     path = tmp_path / "schedule.json"
     path.write_text(FILES[form](schedule))
@@ -175,7 +177,7 @@ def test_files(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "", "\r\n"])
-def test_a_document_is_a_schedule_whatever_its_last_line_feed(end: str) -> None:
+def test_the_last_line_feed_of_a_document_is_optional(end: str) -> None:
     schedule = parse_schedule("2x", num_layers=6, horizon=4)
     text = document_text(schedule).removesuffix("\n") + end
     assert parse_schedule(text, num_layers=6) == schedule
@@ -200,20 +202,20 @@ def test_bad_files_are_refused(tmp_path: Path, content: str, message: str) -> No
         parse_schedule(str(tmp_path / "absent.json"), num_layers=3)
 
 
-def test_default_horizon_is_the_bundles_unless_it_is_constant() -> None:
+def test_the_default_horizon_is_the_bundles_unless_constant() -> None:
     linear = parse_schedule("2x:horizon=48", num_layers=24)
     assert default_horizon(linear, max_tokens=200) == 48
     assert default_horizon(ExitSchedule.full(24), max_tokens=200) == 200
 
 
 @pytest.mark.parametrize("text", ["full", "2x", "table:table=5/4/4/2", "power:max=4,min=2,power=2"])
-def test_the_schedule_itself_reads_texts_and_gives_its_fields(text: str) -> None:
+def test_a_schedule_round_trips_through_its_document(text: str) -> None:
     schedule = parse_schedule(text, num_layers=6, horizon=4)
     assert schedule == parse_schedule(text, num_layers=6, horizon=4)
     assert ExitSchedule(**json.loads(json.dumps(schedule.to_document()))) == schedule
 
 
-def test_numbers_and_arrays_of_numpy_are_pythons_own() -> None:
+def test_numpy_values_become_python_values() -> None:
     table = ExitSchedule(
         num_layers=np.int64(6),
         max_exit_layer=np.int32(5),

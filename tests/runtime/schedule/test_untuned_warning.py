@@ -1,4 +1,4 @@
-"""The warning about schedules that skip layers which the model was not trained to miss."""
+"""A warning names schedules that skip layers which the model was not tuned to skip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOTTOM = "linear:max=4,min=2,horizon=8,placement=bottom"
         ({TUNED_SCHEDULE: EARLY_EXIT}, BOTTOM, None),
     ],
 )
-def test_only_layers_that_may_be_missed_are_skipped_silently(
+def test_only_layers_tuned_for_skipping_are_skipped_silently(
     source: dict[str, str], schedule: str, words: str | None
 ) -> None:
     manifest = hollow_manifest(6).model_copy(update={"source": source})
