@@ -58,7 +58,7 @@ def replace(name: Path, other: Path) -> None:
 
 
 def test_the_bundles_ngrams_are_parsed_only_for_ngram_drafts(old: Path) -> None:
-    """Parsing takes tens of milliseconds. The file is read at opening, as it may be deleted later."""
+    """Parsing takes tens of milliseconds. The file may be deleted once the bundle is open."""
     add_ngrams(old, '{"ngrams": {}}')
     with Generator.open(old, threads=1) as generator:
         shutil.rmtree(old)

@@ -1,4 +1,4 @@
-"""Plan what runs together, limited by rows, positions and the engines' shapes."""
+"""Rows, positions and the engines' shapes limit what runs together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENSORRT = Limits(
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 2), (3, 4), (5, 6), (6, 6)])
-def test_steps_on_a_device_are_padded_to_few_row_counts(rows: int, padded: int) -> None:
+def test_device_steps_are_padded_to_few_row_counts(rows: int, padded: int) -> None:
     assert ONNXRUNTIME.padded_rows(rows) == padded
     assert HOST.padded_rows(rows) == rows
 
@@ -33,7 +33,7 @@ def test_the_smallest_bucket_holds_all_but_the_last_token(max_model_len: int, bu
     assert (limits.prefill_rows, limits.prompt_tokens) == (2, 20)
 
 
-def test_without_buckets_slots_have_the_positions_that_are_asked_for() -> None:
+def test_without_buckets_slots_have_max_model_len_positions() -> None:
     for max_model_len, positions in ((None, LONGEST), (40, 40)):
         limits = ONNXRUNTIME.of_batch(max_model_len)
         assert (limits.max_positions, limits.capacity, limits.bucket) == (
@@ -50,7 +50,7 @@ def test_without_buckets_slots_have_the_positions_that_are_asked_for() -> None:
         (TENSORRT, "is 101; the bundle holds 65 positions; lower it"),
     ],
 )
-def test_more_positions_than_there_can_be_are_refused(limits: Limits, words: str) -> None:
+def test_more_positions_than_the_bundle_holds_are_refused(limits: Limits, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         limits.of_batch(101)
     assert limits.of_batch(None).max_positions == (100 if limits is HOST else 65)
@@ -62,12 +62,12 @@ def test_more_positions_than_there_can_be_are_refused(limits: Limits, words: str
         (0, 1, 1, 16),
         (1, 15, 1, 16),
         (2, 35, 2, 40),
-        (2, 38, 2, 40),  # as those of like length have
+        (2, 38, 2, 40),  # the capacity is shared by similar lengths
         (3, 19, 4, 20),
         (8, 95, 6, 96),
     ],
 )
-def test_a_call_has_slots_for_what_it_needs(
+def test_a_call_has_the_slots_it_needs(
     wanted: int, positions: int, rows: int, capacity: int
 ) -> None:
     limits = ONNXRUNTIME.of_call(wanted, positions)
@@ -77,9 +77,7 @@ def test_a_call_has_slots_for_what_it_needs(
 @pytest.mark.parametrize(
     ("gigabytes", "tokens"), [(28, 8192), (19, 4096), (9, 2048), (1, 2048), (-1, 2048)]
 )
-def test_calls_for_prompts_are_as_long_as_a_devices_memory_allows(
-    gigabytes: int, tokens: int
-) -> None:
+def test_prefill_tokens_grow_with_a_devices_memory(gigabytes: int, tokens: int) -> None:
     model = ModelSpec(
         name="opt-1.3b",
         num_layers=24,

@@ -1,4 +1,4 @@
-"""Guesses of the tokens to come change no text: they are checked by the rows' own samplers."""
+"""Guesses change no text, because the rows' own samplers check them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Known = dict[int, Sequence[int]]  # by row
 
 
 class KnownGuesses(Decoding):
-    """Guesses what is known to come; every fifth guess is wrong, every fourth pass has none."""
+    """Guesses known texts; every fifth guess is wrong, every fourth pass has none."""
 
     def __init__(self, known: Known, width: int) -> None:
         self._known = known
@@ -54,7 +54,7 @@ def generator(
         yield generator
 
 
-def known_of(outputs: Sequence[RequestOutput]) -> Known:
+def texts_by_row(outputs: Sequence[RequestOutput]) -> Known:
     return dict(enumerate(one.token_ids for output in outputs for one in output.outputs))
 
 
@@ -63,12 +63,12 @@ GREEDY = params()
 
 
 @pytest.mark.parametrize("min_tokens", [0, 12])
-def test_a_text_ends_within_a_pass_where_it_would_alone(
+def test_a_text_ends_within_a_pass_as_without_guesses(
     generator: Generator, min_tokens: int
 ) -> None:
-    """Stop strings and stop tokens; what would come behind them is guessed, too."""
-    whole, _ = run_requests(generator, [GREEDY] * 4)
-    texts = [output.outputs[0] for output in whole]
+    """End texts by stop strings and stop tokens; tokens after them are guessed, too."""
+    unstopped, _ = run_requests(generator, [GREEDY] * 4)
+    texts = [output.outputs[0] for output in unstopped]
     requests = [
         params(min_tokens=min_tokens, stop=[texts[0].text[8:11]]),
         params(min_tokens=min_tokens, stop_token_ids=[texts[1].token_ids[9]]),
@@ -76,11 +76,11 @@ def test_a_text_ends_within_a_pass_where_it_would_alone(
         GREEDY,
     ]
     expected, _ = run_requests(generator, requests)
-    found, _ = run_requests(generator, requests, KnownGuesses(known_of(whole), 8))
+    found, _ = run_requests(generator, requests, KnownGuesses(texts_by_row(unstopped), 8))
     assert shown(found) == shown(expected)
 
 
-def test_a_row_that_fails_keeps_the_tokens_before(
+def test_a_row_that_fails_keeps_its_earlier_tokens(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordinary, _ = run_requests(generator, [GREEDY] * 2)
@@ -93,7 +93,7 @@ def test_a_row_that_fails_keeps_the_tokens_before(
         return sample(self, logits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Sampler, "sample", fail_at_the_seventh)
-    found, _ = run_requests(generator, [GREEDY] * 2, KnownGuesses(known_of(ordinary), 3))
+    found, _ = run_requests(generator, [GREEDY] * 2, KnownGuesses(texts_by_row(ordinary), 3))
     failed, other = (output.outputs[0] for output in found)
     assert failed.finish_reason == "error"
     assert failed.token_ids == ordinary[0].outputs[0].token_ids[:6]
@@ -103,7 +103,7 @@ def test_a_row_that_fails_keeps_the_tokens_before(
 
 def test_times_between_tokens_add_up_to_the_time_of_decoding(generator: Generator) -> None:
     ordinary, _ = run_requests(generator, [GREEDY])
-    found, _ = run_requests(generator, [GREEDY], KnownGuesses(known_of(ordinary), 8))
+    found, _ = run_requests(generator, [GREEDY], KnownGuesses(texts_by_row(ordinary), 8))
     timings = found[0].outputs[0].timings
     assert len(timings.inter_token_seconds) == GREEDY.max_tokens - 1
     assert sum(timings.inter_token_seconds) == pytest.approx(timings.decode_seconds)

@@ -1,4 +1,4 @@
-"""Drafts change no text, in any field, whatever is drafted and whoever drafts."""
+"""Drafts change no field of any text, whatever the drafter proposes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REQUESTS = (
 )
 
 
-def test_slow_passes_without_guesses_cost_drafts_their_search_alone() -> None:
+def test_slow_passes_without_guesses_cost_only_their_search() -> None:
     memory = DraftMemory()
     decoding = DraftedDecoding(replace(ALWAYS, adapt=True), [], memory)
     row = StepRow(0, (1,), 5, (LayerPlan((0,)),))
@@ -73,7 +73,7 @@ def generator(bundle: Callable[[str], Path]) -> Iterator[Generator]:
 
 
 class RandomDrafter(Drafter):
-    """Proposes the right tokens now and then, wrong ones, or far too many."""
+    """Proposes right tokens, wrong ones, or far too many."""
 
     source = "random"
 
@@ -95,7 +95,7 @@ class RandomDrafter(Drafter):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_guesses_leave_texts_as_they_are(generator: Generator, seed: int) -> None:
+def test_random_guesses_change_no_text(generator: Generator, seed: int) -> None:
     ordinary, _ = run_requests(generator, REQUESTS)
     texts = dict(enumerate(one.token_ids for output in ordinary for one in output.outputs))
     drafters = [RandomDrafter(texts, seed)]
@@ -119,7 +119,7 @@ class KnownDrafter(Drafter):
         return [Guesses(tokens, (0,) * len(tokens)) for tokens in nexts]
 
 
-def test_guesses_that_held_before_their_row_failed_are_counted(
+def test_right_guesses_of_a_failed_row_are_counted(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordinary, _ = run_requests(generator, [params()])
@@ -146,11 +146,11 @@ def test_figures_of_a_completion_add_up(generator: Generator) -> None:
     assert result.drafts is not None
     assert result.drafts.passes + result.drafts.accepted == len(result.token_ids) - 1
     assert result.drafts.accepted <= result.drafts.drafted
-    assert result.drafts.tokens_per_pass > 3, "the text was written before"
+    assert result.drafts.tokens_per_pass > 3, "its n-grams are known"
     assert generator.generate("a", params())[0].outputs[0].drafts is None
 
 
-def test_a_request_may_switch_drafts_off_for_itself(generator: Generator) -> None:
+def test_a_request_may_switch_its_drafts_off(generator: Generator) -> None:
     with generator.running_batch(draft="own,adapt=no") as batch:
         first, second = batch.add("a", params()), batch.add("a", params(), draft="off")
         run_all(batch)
@@ -160,7 +160,7 @@ def test_a_request_may_switch_drafts_off_for_itself(generator: Generator) -> Non
     assert outputs[1].drafts is None
 
 
-def test_clients_have_ngrams_of_their_own_where_prefixes_are(generator: Generator) -> None:
+def test_clients_have_separate_ngrams_if_they_have_separate_prefixes(generator: Generator) -> None:
     def accepted(client: str) -> int:
         with generator.running_batch(draft="own,adapt=no", prefix_cache="client") as batch:
             number = batch.add("Once", params(), client=client)
@@ -170,11 +170,11 @@ def test_clients_have_ngrams_of_their_own_where_prefixes_are(generator: Generato
         return drafts.accepted
 
     first = accepted("ann")
-    assert accepted("ben") == first, "what ann was told is not used for ben"
+    assert accepted("ben") == first, "ann's n-grams are not used for ben"
     assert accepted("ann") > first
 
 
-def test_a_request_may_name_no_other_drafts(generator: Generator) -> None:
+def test_a_request_may_not_choose_other_drafts(generator: Generator) -> None:
     with (
         generator.running_batch() as batch,
         pytest.raises(UsageError, match="is 'own'; allowed in a request: off"),
@@ -183,7 +183,7 @@ def test_a_request_may_name_no_other_drafts(generator: Generator) -> None:
 
 
 @pytest.mark.parametrize("draft", ["own", "lookup"])
-def test_bundles_whose_bits_are_not_promised_are_refused(
+def test_bundles_without_exact_drafts_need_exact_no(
     checkpoint: Callable[[str], Path], tmp_path: Path, draft: str
 ) -> None:
     path = export_text_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int4", block_size=16)

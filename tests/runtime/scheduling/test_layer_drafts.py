@@ -1,4 +1,4 @@
-"""Drafts by layers change no text, and hold where the draft is the row's own depth."""
+"""Drafts by layers change no text, and are right where they run the row's own depth."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SURE = tuple(one for one in KINDS if one.ignore_eos and one.presence_penalty == 
 
 
 def sure_drafts(generator: Generator) -> tuple[list[tuple[object, ...]], list[object]]:
-    """Return texts and drafts of rows at the draft's own depth, with others beside them."""
+    """Return texts and drafts of rows at the draft's own depth, and of other rows beside them."""
     with generator.running_batch(draft="ends:3,adapt=no,tokens=5") as batch:
         numbers = []
         for index, one in enumerate([*SURE, params(), params(temperature=1, seed=7, **PENALTIES)]):
@@ -53,10 +53,10 @@ def sure_drafts(generator: Generator) -> tuple[list[tuple[object, ...]], list[ob
     return [fields(one) for one in outputs], [one.drafts for one in outputs]
 
 
-def test_drafts_of_a_rows_own_depth_always_hold(generator: Generator) -> None:
-    """Greedy and sampled: places, random numbers, positions and rows of drafts are right."""
+def test_drafts_at_a_rows_own_depth_are_always_right(generator: Generator) -> None:
+    """Greedy and sampled drafts have the right places, random numbers, positions and rows."""
     _, found = sure_drafts(generator)
-    for drafts in found[:-2]:  # the others run more layers, or have penalties
+    for drafts in found[:-2]:  # the last two run more layers or have penalties
         assert drafts is None or drafts.accepted == drafts.drafted
     assert sum(drafts.drafted for drafts in found[:-2] if drafts) > 80
 
@@ -65,7 +65,7 @@ def _uses_up_random_numbers(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(Sampler, "peek", lambda self, place: self._next_uniform())
 
 
-def _draws_with_the_number_before(monkeypatch: Monkey) -> None:
+def _draws_with_the_previous_number(monkeypatch: Monkey) -> None:
     peek = Sampler.peek
     monkeypatch.setattr(Sampler, "peek", lambda self, place: peek(self, max(0, place - 1)))
 
@@ -82,7 +82,7 @@ def _penalises_drafts(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(Sampler, "propose", counting)
 
 
-def _goes_on_behind_a_wrong_draft(monkeypatch: Monkey) -> None:
+def _continues_after_a_wrong_draft(monkeypatch: Monkey) -> None:
     def accept(self: Decoding, row: Row, fed: Any, logits: Any, first: int, *rest: Any) -> None:  # noqa: ANN401
         (deltas,) = rest
         for index, plan in enumerate(fed.plans):
@@ -95,7 +95,7 @@ def _goes_on_behind_a_wrong_draft(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(Decoding, "accept", accept)
 
 
-def _takes_logits_of_the_place_before(monkeypatch: Monkey) -> None:
+def _takes_the_previous_places_logits(monkeypatch: Monkey) -> None:
     sample = HostLogits.sample
     monkeypatch.setattr(
         HostLogits, "sample", lambda self, row, sampler: sample(self, max(0, row - 1), sampler)
@@ -125,10 +125,10 @@ def _gives_drafts_to_other_rows(monkeypatch: Monkey) -> None:
     "mutate",
     [
         _uses_up_random_numbers,
-        _draws_with_the_number_before,
+        _draws_with_the_previous_number,
         _penalises_drafts,
-        _goes_on_behind_a_wrong_draft,
-        _takes_logits_of_the_place_before,
+        _continues_after_a_wrong_draft,
+        _takes_the_previous_places_logits,
         _begins_one_place_late,
         _drafts_beyond_the_end,
         _gives_drafts_to_other_rows,
@@ -142,23 +142,23 @@ def test_each_mistake_changes_texts_or_acceptance(
         mutate(patch)
         try:
             found = sure_drafts(generator)
-        except (SkipDecError, IndexError, ValueError, KeyError):  # positions that nobody holds
+        except (SkipDecError, IndexError, ValueError, KeyError):  # positions that no row holds
             return
     assert found != expected
 
 
 @pytest.mark.parametrize("kind", [params(), params(temperature=1, seed=3)])
-def test_a_row_that_fails_within_a_window_keeps_the_tokens_before(
+def test_a_row_that_fails_within_a_pass_keeps_its_earlier_tokens(
     generator: Generator, monkeypatch: Monkey, kind: SamplingParams
 ) -> None:
     sample = Sampler.sample
 
-    def sick(self: Sampler, logits: np.ndarray) -> object:
-        is_sick = self._params.min_tokens == 7 and self._num_sampled == 6
-        return sample(self, np.full_like(logits, np.nan) if is_sick else logits)
+    def spoiled(self: Sampler, logits: np.ndarray) -> object:
+        is_spoiled = self._params.min_tokens == 7 and self._num_sampled == 6
+        return sample(self, np.full_like(logits, np.nan) if is_spoiled else logits)
 
     kinds = [kind, kind.model_copy(update={"min_tokens": 7}), kind, kind]
-    monkeypatch.setattr(Sampler, "sample", sick)
+    monkeypatch.setattr(Sampler, "sample", spoiled)
     ordinary, _ = run(generator, None, kinds)
     drafted, stats = run(generator, "ends:3,adapt=no,tokens=4", kinds)
     assert [fields(one) for one in drafted] == [fields(one) for one in ordinary]
@@ -167,21 +167,21 @@ def test_a_row_that_fails_within_a_window_keeps_the_tokens_before(
     assert stats.draft_tokens > 0
 
 
-def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatch: Monkey) -> None:
+def test_nan_in_drafts_changes_no_text(generator: Generator, monkeypatch: Monkey) -> None:
     ordinary, _ = run(generator, None)
     draft = HostSlotStitcher.draft
 
-    def sick(self: HostSlotStitcher, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def spoiled(self: HostSlotStitcher, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         draft(self, rows, plan, **options)
         return HostLogits(np.full((len(rows), 131), np.nan, np.float32))
 
-    monkeypatch.setattr(HostSlotStitcher, "draft", sick)
+    monkeypatch.setattr(HostSlotStitcher, "draft", spoiled)
     drafted, stats = run(generator, "ends:2,adapt=no")
     assert [fields(one) for one in drafted] == [fields(one) for one in ordinary]
     assert stats.draft_tokens > stats.accepted_draft_tokens
 
 
-def test_an_engine_that_fails_in_a_draft_step_fails_as_in_a_pass(
+def test_an_engine_failure_in_a_draft_step_ends_its_rows(
     generator: Generator, monkeypatch: Monkey
 ) -> None:
     draft, calls = HostSlotStitcher.draft, []
@@ -225,7 +225,7 @@ def test_figures_of_draft_steps_add_up(generator: Generator) -> None:
     assert run(generator, None)[1].draft_steps == 0
 
 
-def test_rows_whose_plan_lacks_the_layers_have_no_drafts(generator: Generator) -> None:
+def test_rows_that_skip_the_drafts_layers_have_no_drafts(generator: Generator) -> None:
     with generator.running_batch(draft="first:3,adapt=no") as batch:
         numbers = [batch.add([5, 6, 7], params(), schedule=one) for one in (SAME, "full")]
         run_all(batch)
@@ -233,7 +233,7 @@ def test_rows_whose_plan_lacks_the_layers_have_no_drafts(generator: Generator) -
     assert drafts[0].drafted == 0 < drafts[1].drafted
 
 
-def test_drafts_that_no_token_of_the_schedules_can_use_are_warned_of(
+def test_drafts_that_no_token_can_use_cause_a_warning(
     generator: Generator, caplog: pytest.LogCaptureFixture
 ) -> None:
     for schedule, draft in ((SAME, "ends:3"), ("full", "first:3"), (SAME, "own")):
@@ -245,9 +245,7 @@ def test_drafts_that_no_token_of_the_schedules_can_use_are_warned_of(
     assert re.search(r"draft first:4 needs layers that schedule .* never runs", message)
 
 
-def test_nothing_is_bound_again_once_all_shapes_ran(
-    generator: Generator, monkeypatch: Monkey
-) -> None:
+def test_engines_are_bound_once_per_shape(generator: Generator, monkeypatch: Monkey) -> None:
     bind, bound = EngineSession.bind, []
     monkeypatch.setattr(EngineSession, "bind", lambda *given: bound.append(0) or bind(*given))
     with generator.running_batch(draft="ends:3,adapt=no,tokens=1") as batch:

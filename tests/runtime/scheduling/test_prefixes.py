@@ -1,4 +1,4 @@
-"""Prompts that begin like one before run the rest only; their texts are what they are alone."""
+"""Prompts skip prefixes that an earlier prompt computed, and write the same texts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_hit_and_a_miss_give_equal_tokens(generator: Generator, schedule: str)
 @pytest.mark.parametrize(
     ("sharing", "hits"), [("shared", 4), (True, 4), ("client", 2), ("off", 0), (False, 0)]
 )
-def test_a_client_of_its_own_cache_finds_its_own_beginnings_alone(
+def test_clients_share_prefixes_only_where_allowed(
     generator: Generator, sharing: PrefixSharing | bool, hits: int
 ) -> None:
     prompts = [[*SYSTEM, 7, 8, number] for number in range(4, 9)]
@@ -81,7 +81,7 @@ def test_a_client_of_its_own_cache_finds_its_own_beginnings_alone(
     assert hit_tokens == hits * 2 * BLOCK_TOKENS
 
 
-def test_a_sharing_that_is_none_is_refused_with_what_is_allowed(generator: Generator) -> None:
+def test_an_unknown_sharing_is_refused_with_the_allowed_ones(generator: Generator) -> None:
     with (
         pytest.raises(UsageError, match="'shared', 'client' or 'off'"),
         generator.running_batch(prefix_cache="own"),  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def test_a_sharing_that_is_none_is_refused_with_what_is_allowed(generator: Gener
         pass
 
 
-def test_what_a_hit_adds_is_kept_as_well(generator: Generator) -> None:
+def test_a_hit_extends_the_cached_prefix(generator: Generator) -> None:
     longer = [*SYSTEM, *range(4, 4 + BLOCK_TOKENS)]
     with generator.running_batch() as engine:
         run(engine, [[*SYSTEM, 7], longer, [*longer, 9]])
@@ -100,7 +100,7 @@ def test_what_a_hit_adds_is_kept_as_well(generator: Generator) -> None:
 
 
 def test_a_prompt_that_skips_layers_shares_nothing(generator: Generator) -> None:
-    """A layer's cache there depends on where the prompt ends."""
+    """A layer's cache then depends on where the prompt ends."""
     decay = "linear:max=4,min=2,horizon=5,prompt=decay"
     prompts = [[*SYSTEM, 7], [*SYSTEM, 9, 10]]
     with generator.running_batch() as engine:
@@ -109,7 +109,7 @@ def test_a_prompt_that_skips_layers_shares_nothing(generator: Generator) -> None
     assert tokens(results) == tokens(generator.generate(prompts, PARAMS, schedule=decay))
 
 
-def test_a_failed_prompt_leaves_nothing_behind(
+def test_a_failed_prompt_caches_no_prefix(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = [[*SYSTEM, 7]]
@@ -126,7 +126,7 @@ def _fails(self: object) -> None:
     raise DeviceError("layer 0", "fails")
 
 
-def test_kept_beginnings_make_way_for_what_runs(exported: Callable[..., Path]) -> None:
+def test_prefixes_are_evicted_for_running_rows(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
     draw = random.Random(3)
     prompts = [[draw.randrange(4, 90) for _ in range(3 * BLOCK_TOKENS)] for _ in range(12)]
@@ -138,7 +138,7 @@ def test_kept_beginnings_make_way_for_what_runs(exported: Callable[..., Path]) -
             assert generator.kv_memory.peak <= 700_000
 
 
-def test_a_prompt_whose_kept_beginning_gave_way_to_it_runs_in_chunks_from_its_start(
+def test_a_prompt_that_evicts_its_own_prefix_runs_in_full(
     exported: Callable[..., Path],
 ) -> None:
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
@@ -163,7 +163,7 @@ def test_a_prompt_whose_kept_beginning_gave_way_to_it_runs_in_chunks_from_its_st
         assert calls == -(-len(prompt) // 16)
 
 
-def test_kept_beginnings_make_way_for_a_text_that_is_scored(exported: Callable[..., Path]) -> None:
+def test_prefixes_are_evicted_for_a_scored_text(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
     draw = random.Random(3)
     prompts = [[draw.randrange(4, 90) for _ in range(3 * BLOCK_TOKENS)] for _ in range(4)]
@@ -175,16 +175,16 @@ def test_kept_beginnings_make_way_for_a_text_that_is_scored(exported: Callable[.
         generator.running_batch() as engine,
     ):
         run(engine, prompts)
-        kept = engine.stats().prefix_bytes
-        generator._engines.pool.limit = kept + most - 1  # as if rows held the rest
+        cached = engine.stats().prefix_bytes
+        generator._engines.pool.limit = cached + most - 1  # as if rows held the rest
         engine.scoring.run(score, generator.resolve_schedule("full", max_tokens=10), start=0.0)
-        assert 0 <= engine.stats().prefix_bytes < kept
+        assert 0 <= engine.stats().prefix_bytes < cached
 
 
 LAYOUT = KVLayout(2, 4, "float32")
 
 
-def kept(cache: PrefixCache, prompt: list[int], value: float) -> None:
+def record(cache: PrefixCache, prompt: list[int], value: float) -> None:
     shape = (1, 2, len(prompt), 4)
     pair = np.full(shape, value, np.float32), np.full(shape, -value, np.float32)
     recording = cache.record(prompt)
@@ -198,8 +198,8 @@ def test_prefix_blocks_are_evicted_lru_after_their_successors() -> None:
     cache = PrefixCache(pool, LAYOUT, 3)
     cache.set_limit(10**9)
     first, second = [5] * 2 * BLOCK_TOKENS, [6] * 2 * BLOCK_TOKENS
-    kept(cache, first, 1.0)
-    kept(cache, second, 2.0)
+    record(cache, first, 1.0)
+    record(cache, second, 2.0)
     one = cache.nbytes // 4
     assert len(cache.find([*first, 9])) == 2
     cache.set_limit(3 * one)
@@ -209,22 +209,22 @@ def test_prefix_blocks_are_evicted_lru_after_their_successors() -> None:
     assert pool.in_use_bytes == 0
 
 
-def test_memory_that_can_not_be_had_ends_a_prefix_and_no_request() -> None:
+def test_out_of_memory_truncates_a_prefix_without_an_error() -> None:
     pool = BufferPool(HostMemory(), 10**9)
     cache = PrefixCache(pool, LAYOUT, 3)
     cache.set_limit(10**9)
-    kept(cache, [5] * BLOCK_TOKENS, 1.0)
+    record(cache, [5] * BLOCK_TOKENS, 1.0)
     pool.limit = 2 * cache.nbytes
-    kept(cache, [6] * 3 * BLOCK_TOKENS, 1.0)
+    record(cache, [6] * 3 * BLOCK_TOKENS, 1.0)
     assert len(cache.find([6] * 4 * BLOCK_TOKENS)) == 1
     cache.clear()
     assert pool.in_use_bytes == 0
 
 
-def test_what_is_restored_is_what_was_recorded() -> None:
+def test_a_restored_prefix_equals_the_recorded_one() -> None:
     cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
     cache.set_limit(10**9)
-    kept(cache, [5] * (BLOCK_TOKENS + 3), 1.5)
+    record(cache, [5] * (BLOCK_TOKENS + 3), 1.5)
     key, value = (np.zeros((1, 2, 50, 4), np.float32) for _ in range(2))
     restore(cache.find([5] * 50), 1, (key, value))
     assert (key[:, :, :BLOCK_TOKENS] == 1.5).all()
@@ -232,15 +232,15 @@ def test_what_is_restored_is_what_was_recorded() -> None:
     assert not key[:, :, BLOCK_TOKENS:].any()
 
 
-def test_a_whole_prompt_is_never_found_its_last_token_must_run() -> None:
+def test_a_found_prefix_leaves_the_last_token_to_run() -> None:
     cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
     cache.set_limit(10**9)
-    kept(cache, [5] * 2 * BLOCK_TOKENS, 1.0)
+    record(cache, [5] * 2 * BLOCK_TOKENS, 1.0)
     assert len(cache.find([5] * 2 * BLOCK_TOKENS)) == 1
 
 
-def test_without_room_nothing_is_kept() -> None:
+def test_without_a_limit_no_prefix_is_cached() -> None:
     cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
-    kept(cache, [5] * 2 * BLOCK_TOKENS, 1.0)
+    record(cache, [5] * 2 * BLOCK_TOKENS, 1.0)
     assert cache.nbytes == 0
     assert cache.find([5] * 2 * BLOCK_TOKENS) == []

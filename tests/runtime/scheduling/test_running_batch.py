@@ -1,4 +1,4 @@
-"""Requests that come and go in one running batch: each gets the text that it gets alone."""
+"""Requests of one running batch each get the text that they get alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from skipdec.runtime.tokens.sampler import Sampler
 
 @pytest.fixture(scope="module", params=["int8", "none"])
 def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Iterator[Generator]:
-    """Six layers; int8 products, and float32 ones, which depend on the batch by rounding."""
+    """Open six layers of int8, and of float32, whose rounding depends on the batch."""
     bundle = exported("pre_norm", quantize=request.param, kernels="auto")
     with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         yield generator
@@ -38,7 +38,7 @@ def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_each_text_equals_that_of_its_request_alone(generator: Generator, seed: int) -> None:
-    """Random arrivals, lengths, schedules, completions; long prompts in chunks."""
+    """Draw random arrivals, lengths, schedules, completions, and long prompts in chunks."""
     wanted = draw(seed, 12)
     for one, output in zip(wanted, together(generator, wanted), strict=True):
         expected = one.alone(generator)
@@ -47,7 +47,7 @@ def test_each_text_equals_that_of_its_request_alone(generator: Generator, seed: 
 
 
 def test_prompts_at_different_depths_share_a_call(generator: Generator) -> None:
-    """A layer that runs one row whole and another in part leaves the rest of the other alone."""
+    """A layer that runs only part of a row must leave the rest of that row unchanged."""
     decay = "linear:max=4,min=2,horizon=5,prompt=decay"
     wanted = [
         Wanted(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), schedule, 0)
@@ -57,7 +57,7 @@ def test_prompts_at_different_depths_share_a_call(generator: Generator) -> None:
     assert [texts(output) for output in results] == [texts(one.alone(generator)) for one in wanted]
 
 
-def test_a_cancelled_request_frees_its_slots_and_changes_no_other(
+def test_a_cancelled_request_frees_its_slots_and_affects_no_other(
     generator: Generator,
 ) -> None:
     wanted = [
@@ -81,7 +81,7 @@ def test_a_cancelled_request_frees_its_slots_and_changes_no_other(
 
 
 @pytest.mark.parametrize("steps", [0, 1], ids=["first token", "later token"])
-def test_only_the_row_with_nan_logits_ends(
+def test_nan_logits_end_only_their_row(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -101,14 +101,14 @@ def test_only_the_row_with_nan_logits_ends(
         monkeypatch.setattr(Sampler, "sample", spoiled)
         run_all(batch)
         monkeypatch.undo()
-        failed, whole = (batch.take(number) for number in numbers)
+        failed, other = (batch.take(number) for number in numbers)
         assert (batch.stats().failed, batch.stats().finished) == (1, 1)
     assert failed.outputs[0].finish_reason == "error"
     assert "NaN" in str(failed.outputs[0].stop_reason)
-    assert texts(whole) == texts(generator.generate([[7, 8, 9]], params)[0])
+    assert texts(other) == texts(generator.generate([[7, 8, 9]], params)[0])
 
 
-def test_after_a_failed_engine_running_rows_end_and_waiting_ones_run(
+def test_a_failed_engine_ends_running_rows_and_waiting_ones_run(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -132,10 +132,10 @@ def test_after_a_failed_engine_running_rows_end_and_waiting_ones_run(
     }
 
 
-def test_a_failed_step_ends_a_prompt_that_is_partly_run(
+def test_a_failed_step_ends_a_partly_run_prompt(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its chunks lie in memory that the failure gives up, so the prompt cannot go on."""
+    """The failure frees the memory of the prompt's chunks, so the prompt cannot continue."""
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
     def broken(self: OrtBinding) -> None:
@@ -166,14 +166,14 @@ def test_the_third_failure_in_a_row_is_raised(
     def reason(batch: RunningBatch) -> str | None:
         batch.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
         reason = batch.step()[0].finish_reason
-        assert batch.step() == []  # nothing runs, which is no success either
+        assert batch.step() == []  # an idle step does not count as a success
         return reason
 
     with generator.running_batch() as batch:
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", broken)
             assert [reason(batch) for _ in range(2)] == ["error"] * 2
-        assert reason(batch) == "length"  # the count begins anew
+        assert reason(batch) == "length"  # a success resets the count
         monkeypatch.setattr(OrtBinding, "run", broken)
         assert [reason(batch) for _ in range(2)] == ["error"] * 2
         with pytest.raises(SkipDecError, match="layer_003"):
@@ -181,10 +181,10 @@ def test_the_third_failure_in_a_row_is_raised(
 
 
 @pytest.mark.parametrize("steps", [0, 1], ids=["prompt", "step"])
-def test_an_interrupted_step_ends_what_ran_and_the_batch_goes_on(
+def test_an_interrupted_step_ends_running_rows_only(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """The rows' keys and values may be wrong, so that another step would write wrong tokens."""
+    """The rows' keys and values may be wrong, so another step could write wrong tokens."""
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
     def interrupted(self: OrtBinding) -> None:
@@ -201,12 +201,12 @@ def test_an_interrupted_step_ends_what_ran_and_the_batch_goes_on(
         assert not batch.is_busy
         second = batch.add([7, 8, 9], params)
         run_all(batch)
-        ended, whole = batch.take(first).outputs[0], batch.take(second)
+        ended, other = batch.take(first).outputs[0], batch.take(second)
     assert (ended.finish_reason, ended.stop_reason) == ("error", "KeyboardInterrupt")
-    assert texts(whole) == texts(generator.generate([[7, 8, 9]], params)[0])
+    assert texts(other) == texts(generator.generate([[7, 8, 9]], params)[0])
 
 
-def test_a_batch_after_its_block_runs_nothing_and_takes_no_memory(generator: Generator) -> None:
+def test_a_closed_batch_runs_nothing_and_holds_no_memory(generator: Generator) -> None:
     params = SamplingParams(temperature=0, max_tokens=2)
     with generator.running_batch() as batch:
         ended = batch.add([5, 6], params)
@@ -238,10 +238,10 @@ def test_a_request_that_can_never_run_is_refused_at_once(
         assert batch.stats().submitted == 1
 
 
-def test_memory_for_one_request_serves_any_number_one_by_one(
+def test_scarce_memory_delays_requests_without_changing_texts(
     exported: Callable[..., Path],
 ) -> None:
-    """Rows wait for memory; an admitted row never lacks it."""
+    """Rows wait for memory, and an admitted row always has enough."""
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
     wanted = draw(5, 12)
     with Generator.open(bundle, threads=1, max_batch_size=4) as roomy:
@@ -256,7 +256,7 @@ def test_keywords_change_options(generator: Generator) -> None:
         assert (batch.limits.chunk_tokens, batch.limits.max_positions) == (16, 20)
 
 
-def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:
+def test_a_call_during_an_open_batch_is_refused(generator: Generator) -> None:
     with (
         generator.running_batch(),
         ThreadPoolExecutor(1) as thread,
@@ -311,7 +311,7 @@ def test_a_wrong_move_gather_length_or_release_changes_texts(
     generator: Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Prove that the tests above detect such mistakes."""
+    """The tests above would therefore detect these mistakes."""
     wanted = [one for seed in range(3) for one in draw(seed, 12)]
     expected = [texts(one.alone(generator)) for one in wanted]
     with monkeypatch.context() as patch:

@@ -49,22 +49,24 @@ def is_long(job: Job) -> bool:
     return job.prompt_length > TOKENS
 
 
-def test_prompts_of_like_length_share_a_call_and_others_wait_for_the_next() -> None:
+def test_only_prompts_of_similar_length_share_a_call() -> None:
     engine = scheduler(tokens=320)
     for number, length in enumerate((100, 30, 120, 90)):
         engine.add(Job(number, length))
-    assert engine.next_action(0) == Prefill((0, 2))  # 100 and 30 are unlike, 3 x 120 too many
+    assert engine.next_action(0) == Prefill(
+        (0, 2)
+    )  # 100 and 30 differ too much, 3 x 120 are too many
     assert engine.next_action(0) == Decode()
 
 
-def test_short_prompts_share_a_call_whatever_their_lengths() -> None:
+def test_short_prompts_share_a_call_up_to_16_tokens_of_padding() -> None:
     engine = scheduler(tokens=100)
     for number, length in enumerate((3, 19, 20)):
         engine.add(Job(number, length))
     assert engine.next_action(0) == Prefill((0, 1))  # 16 tokens of padding, not 17
 
 
-def test_prompts_come_first_where_nobody_awaits_a_token() -> None:
+def test_a_call_that_fills_first_runs_all_prompts_before_steps() -> None:
     engine = scheduler(fills_first=True)
     for number in range(5):
         engine.add(Job(number, 20))
@@ -72,7 +74,7 @@ def test_prompts_come_first_where_nobody_awaits_a_token() -> None:
     assert actions == [*(Prefill((number,)) for number in range(4)), Decode()]
 
 
-def test_a_call_holds_no_more_tokens_than_allowed_with_padding() -> None:
+def test_a_call_counts_padding_towards_its_token_limit() -> None:
     engine = scheduler()
     for number, length in enumerate((10, 8, 12, 11)):
         engine.add(Job(number, length))
@@ -95,7 +97,7 @@ def test_a_long_prompt_runs_in_chunks_with_steps_between() -> None:
     assert (engine.running_rows, engine.in_chunks) == (2, None)
 
 
-def test_nobody_passes_one_who_waits_for_memory() -> None:
+def test_no_request_overtakes_one_that_waits_for_memory() -> None:
     fitting = {0: True, 1: False, 2: True}
     engine = Scheduler[Job](
         SLOTS,
@@ -129,8 +131,8 @@ def test_clients_take_turns_and_keep_their_own_order(admission: str) -> None:
     assert begun == order
 
 
-def test_a_client_that_comes_back_goes_behind_those_who_wait() -> None:
-    """Else many small requests of one client, one after the other, would pass all others."""
+def test_a_returning_client_queues_after_waiting_ones() -> None:
+    """Else one client's sequence of small requests would overtake all others."""
     engine = scheduler()
     for number, client in enumerate("ab"):
         engine.add(Job(number, 20, client=client))
@@ -140,7 +142,7 @@ def test_a_client_that_comes_back_goes_behind_those_who_wait() -> None:
     assert engine.next_action(0) == Prefill((1,))
 
 
-def test_a_request_that_is_given_up_costs_its_client_no_turn() -> None:
+def test_a_cancelled_request_costs_its_client_no_turn() -> None:
     engine = scheduler()
     for number, client in enumerate("aab"):
         engine.add(Job(number, 20, client=client))
@@ -149,7 +151,7 @@ def test_a_request_that_is_given_up_costs_its_client_no_turn() -> None:
     assert [job.number for job in engine.waiting] == [2]
 
 
-def test_a_gang_waits_for_others_but_not_for_long() -> None:
+def test_gang_admission_waits_at_most_hold_ms() -> None:
     engine = scheduler("gang:min_free=2,hold_ms=8")
     engine.add(Job(0, 4))
     assert engine.next_action(0.0) == Prefill((0,))  # nothing runs
@@ -164,7 +166,7 @@ def test_a_gang_waits_for_others_but_not_for_long() -> None:
     assert engine.next_action(2.0) == Prefill((2, 3))
 
 
-def test_the_last_that_waits_of_a_call_waits_for_no_other() -> None:
+def test_the_last_request_of_a_call_is_never_held() -> None:
     engine = scheduler("gang:min_free=2,hold_ms=1000000", fills_first=True)
     engine.add(Job(0, 5))
     assert engine.next_action(0) == Prefill((0,))
@@ -180,25 +182,25 @@ def test_the_last_that_waits_of_a_call_waits_for_no_other() -> None:
         "gang:min_free=" + "9" * 5000,
     ],
 )
-def test_what_is_no_admission_is_refused_by_name(text: str) -> None:
+def test_an_invalid_admission_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match="admission"):
         parse_admission(text)
 
 
-def test_an_admission_is_read_with_its_parameters() -> None:
+def test_an_admission_is_parsed_with_its_parameters() -> None:
     assert parse_admission("gang:min_free=4") == Admission(min_free=4, hold_ms=8)
 
 
 @dataclass
 class Model:
-    """Records the actions of a run and checks the rules that it has to keep."""
+    """Records the actions of a run and checks that they keep the rules."""
 
     scheduler: Scheduler[Job]
     limit: int
     arrived: list[Job] = field(default_factory=list)
-    left: dict[int, int] = field(default_factory=dict)  # running -> steps to go
+    left: dict[int, int] = field(default_factory=dict)  # remaining steps of running jobs
     begun: list[int] = field(default_factory=list)
-    done_of: dict[int, int] = field(default_factory=dict)  # chunked -> tokens
+    done_of: dict[int, int] = field(default_factory=dict)  # tokens run of chunked prompts
     prompts_in_a_row: int = 0
 
     def do(self, action: Action, steps: Sequence[int]) -> None:
@@ -254,10 +256,10 @@ class Model:
     pauses=st.lists(st.integers(0, 4), min_size=12, max_size=12),
     admission=st.sampled_from(["fcfs", "gang:min_free=2,hold_ms=3"]),
 )
-def test_everyone_runs_once_within_slots_and_memory(
+def test_every_request_runs_once_within_slots_and_memory(
     jobs: list[tuple[int, int, int, str]], pauses: list[int], admission: str
 ) -> None:
-    """And while a client waits each other one leads a call for prompts at most once."""
+    """While a client waits, each other client leads at most one call for prompts."""
     limit = 150
     running: Model
 
@@ -267,7 +269,7 @@ def test_everyone_runs_once_within_slots_and_memory(
 
     running = Model(Scheduler[Job](SLOTS, TOKENS, parse_admission(admission), fits, is_long), limit)
     steps = [count for _, _, count, _ in jobs]
-    led_since: dict[str, set[str]] = {}  # by client that waits: who has led calls since it does
+    led_since: dict[str, set[str]] = {}  # clients that led a call while this one waited
     now, to_come = 0.0, list(enumerate(jobs))
     pause = 0
     for _ in range(2000):

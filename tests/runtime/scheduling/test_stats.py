@@ -1,4 +1,4 @@
-"""Figures of a running batch: histograms, and what rows at different depths cost."""
+"""Figures of a running batch are histograms and the cost of rows at different depths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from skipdec.runtime.schedule import LayerPlan
 from skipdec.runtime.scheduling.stats import Counters, Distribution, Histogram
 
 
-def test_values_are_counted_by_the_first_bound_that_holds_them() -> None:
+def test_a_value_counts_in_the_first_bucket_that_holds_it() -> None:
     histogram = Histogram([1, 2, 4])
     empty = histogram.snapshot()
     for value in (0.5, 1, 1.5, 4, 9):
@@ -26,7 +26,7 @@ def test_values_are_counted_by_the_first_bound_that_holds_them() -> None:
         ([[8, 4], [6] * 20], (8 + 6) / (6 + 6)),
     ],
 )
-def test_rows_of_a_step_lose_by_their_own_depths_alone(steps: list[list[int]], loss: float) -> None:
+def test_mixing_loss_compares_depths_within_a_step(steps: list[list[int]], loss: float) -> None:
     counters = Counters.zero(8)
     for depths in steps:
         counters.count_step([LayerPlan(tuple(range(depth))) for depth in depths], 0.1)

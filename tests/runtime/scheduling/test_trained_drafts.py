@@ -1,5 +1,4 @@
-"""A draft layer reads the states of the last pass, whatever ran before and beside, and changes no
-text."""
+"""A draft layer reads its row's states of the last pass and changes no text."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 
 class Watch:
-    """What trained drafts propose behind which text, and which of its tokens they were shown."""
+    """Records what trained drafts propose after which text, and the tokens fed to them."""
 
     def __init__(self) -> None:
         self.proposed: list[tuple[list[int], list[int], list[int]]] = []  # text, entries, guesses
@@ -103,14 +102,14 @@ LONG = "Once upon a time, in two chunks"
 
 @pytest.mark.parametrize("draft", ["trained,adapt=no,tokens=3", "lookup+trained,adapt=no,tokens=3"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_guesses_are_those_of_literal_chains(
+def test_guesses_equal_those_of_a_literal_implementation(
     options: str, draft: str, bundle: Path, watch: Watch
 ) -> None:
-    """However many guesses were wrong, whoever ran beside, and where n-grams drafted between."""
+    """Wrong guesses, other rows and drafts by n-grams in between make no difference."""
     with Generator.open(bundle, threads=1, **OPTIONS[options]) as generator:
-        prompts = [*PROMPTS[:4], LONG, LONG]  # the last one finds the prefix of the other
+        prompts = [*PROMPTS[:4], LONG, LONG]  # the last one hits the prefix of the other
         generator.generate(prompts, params(), draft=draft, schedule="full")
-        several = params(n=3, temperature=1.0, top_k=1)  # greedy, but for its name
+        several = params(n=3, temperature=1.0, top_k=1)  # greedy in effect
         generator.generate(PROMPTS[4], several, draft=draft, schedule="full")
     literal = LiteralDrafts(bundle)
     assert len(watch.proposed) > 20
@@ -118,7 +117,7 @@ def test_guesses_are_those_of_literal_chains(
         assert literal.guess(text, entries, len(guesses)) == guesses
 
 
-def test_texts_are_those_without_drafts_at_every_depth(bundle: Path, watch: Watch) -> None:
+def test_drafts_change_no_text_at_any_depth(bundle: Path, watch: Watch) -> None:
     requests = [params(logprobs=2), params(temperature=0.9, seed=3, logprobs=2)] * 3
     with Generator.open(bundle, threads=1, max_batch_size=3) as generator:
         ordinary, _ = run_requests(generator, requests)
@@ -127,10 +126,10 @@ def test_texts_are_those_without_drafts_at_every_depth(bundle: Path, watch: Watc
     assert len(watch.proposed) > 30
 
 
-def test_rows_that_join_behind_a_long_pass_draft_beside_its_row(
+def test_rows_that_join_after_a_long_pass_draft_beside_its_row(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are padded to the tokens that the pass accepted, which may be more than any pass fed."""
+    """Pad rows to the accepted tokens, which may be more than any pass has fed."""
     late = [params(max_tokens=9)] * 5
     with Generator.open(bundle, threads=1, max_batch_size=6) as generator:
         expected = generator.generate(PROMPTS, [params(), *late], schedule="full")
@@ -139,7 +138,7 @@ def test_rows_that_join_behind_a_long_pass_draft_beside_its_row(
         def right(
             self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, *goes_on: GoesOn
         ) -> list[Guesses]:
-            """Propose what holds to the first row, while it is alone."""
+            """Propose right guesses to the first row while it is alone."""
             found = propose(self, rows, most, *goes_on)
             if len(rows) > 1:
                 return found
@@ -158,8 +157,8 @@ def test_rows_that_join_behind_a_long_pass_draft_beside_its_row(
             assert shown([batch.take(number) for number in numbers]) == shown(expected)
 
 
-def test_states_of_another_token_are_seen_in_the_guesses(bundle: Path, watch: Watch) -> None:
-    """A mutation: each entry reads the states of its own token's pass, one too late."""
+def test_states_of_another_token_change_the_guesses(bundle: Path, watch: Watch) -> None:
+    """A mutation lets each entry read the states of one token too late."""
     hold = HeldStates.hold
 
     def late(self: HeldStates[Any], row: int, position: int, tokens: Any, states: Any) -> None:  # noqa: ANN401
@@ -190,7 +189,7 @@ def test_memory_of_the_draft_layer_is_reserved_and_freed(bundle: Path) -> None:
                 held.append(batch.stats().reserved_bytes)
                 run_all(batch)
                 assert batch.stats().reserved_bytes == 0
-    assert held[0] < held[1] < 1.5 * held[0], "entries of generated tokens, in one layer more"
+    assert held[0] < held[1] < 1.5 * held[0], "one more layer holds the generated tokens"
 
 
 def test_a_request_that_fits_only_without_drafts_is_refused(
@@ -205,7 +204,7 @@ def test_a_request_that_fits_only_without_drafts_is_refused(
             generator.generate(PROMPTS[0], params(max_tokens=50), draft="trained")
 
 
-def test_a_bundle_without_a_draft_layer_says_how_to_get_one(
+def test_a_bundle_without_a_draft_layer_names_the_command_for_one(
     exported: Callable[..., Path],
 ) -> None:
     bundle = exported("pre_norm", kernels="skipdec", quantize="int8")
