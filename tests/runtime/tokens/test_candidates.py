@@ -1,4 +1,4 @@
-"""Candidates decide exactly as all logits would, or not at all."""
+"""Candidates choose the token that all logits would, or none."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_candidates_choose_the_same_token_as_all_logits(
         ]
     ),
 )
-def test_proposals_are_those_of_all_logits_and_change_nothing(
+def test_proposals_equal_those_of_all_logits(
     logits: NDArray[np.float32], options: dict[str, object]
 ) -> None:
-    """Fetched where candidates do not decide; the tokens drawn behind them stay as they are."""
+    """Logits are fetched where candidates do not decide. Proposals change no token drawn later."""
     expected, actual = (sampler(seed=4, **options) for _ in range(2))
     rows = [candidates(np.roll(logits, index)) for index in range(4)]
     step = CandidateLogits(
@@ -93,7 +93,7 @@ def test_proposals_are_those_of_all_logits_and_change_nothing(
 @pytest.mark.parametrize(
     ("temperature", "number"), [(0, np.nan), (0, -np.inf), (0.8, np.nan), (0.8, np.inf)]
 )
-def test_logits_of_no_distribution_propose_any_token(temperature: float, number: float) -> None:
+def test_logits_without_a_distribution_propose_any_token(temperature: float, number: float) -> None:
     for hidden in (slice(None), slice(3, None)):
         logits = np.zeros((1, VOCABULARY), np.float32)
         logits[0, hidden] = number
@@ -107,7 +107,7 @@ def test_logits_of_no_distribution_propose_any_token(temperature: float, number:
     [
         ({"temperature": 0}, True),
         ({"top_k": 5}, True),
-        ({"top_k": 6}, False),  # whether the seventh ties with the sixth is not known
+        ({"top_k": 6}, False),  # the seventh may tie with the sixth
         ({"min_p": 0.5}, True),
         ({"min_p": 1e-6}, False),
         ({"top_p": 0.1}, False),
@@ -117,7 +117,7 @@ def test_logits_of_no_distribution_propose_any_token(temperature: float, number:
         ({"top_k": 5, "min_tokens": 1}, False),
     ],
 )
-def test_candidates_decide_only_where_nothing_else_can_be_chosen(
+def test_candidates_decide_only_where_no_other_token_is_possible(
     fields: dict[str, object], decides: bool
 ) -> None:
     logits = np.linspace(3, -3, VOCABULARY, dtype=np.float32)
@@ -130,7 +130,7 @@ def test_a_greedy_tie_with_dropped_logits_fetches_all() -> None:
     assert sampler(temperature=0).sample_candidates(candidates(logits)) is None
 
 
-def test_a_greedy_tie_takes_the_lowest_id_whatever_the_order() -> None:
+def test_a_greedy_tie_takes_the_lowest_id_in_any_order() -> None:
     logits = np.array([5, 5, 4, 3, 2, 1], np.float32)
     tied = Candidates(logits, np.array([9, 4, 1, 2, 3, 5]), complete=False)
     chosen = sampler(temperature=0).sample_candidates(tied)

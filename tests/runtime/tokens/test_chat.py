@@ -1,4 +1,4 @@
-"""Chats are rendered as transformers renders them, and encoded with one beginning of text."""
+"""Chats render as in transformers, and are encoded with at most one beginning-of-text token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.fixture(autouse=True)
-def _rendered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _rendering_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_process, "_Process", RendererHere)
 
 
@@ -67,12 +67,12 @@ def test_texts_and_ids_equal_those_of_transformers(
     theirs = transformers_tokenizer()
     ours = chat_of(TEMPLATES[name])
     for messages, prompts in product(CHATS.values(), (True, False)):
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "chat_template": TEMPLATES[name],
             "add_generation_prompt": prompts,
         }
         try:
-            expected = theirs.apply_chat_template(messages, tokenize=False, **asked)
+            expected = theirs.apply_chat_template(messages, tokenize=False, **options)
         except TemplateError as error:
             with pytest.raises(UsageError, match=str(error)):
                 ours.render(messages, add_generation_prompt=prompts)
@@ -81,12 +81,12 @@ def test_texts_and_ids_equal_those_of_transformers(
         made = ours.encode(messages, add_generation_prompt=prompts)
         assert made.text == expected
         assert list(made.token_ids) == theirs.apply_chat_template(
-            messages, return_dict=False, **asked
+            messages, return_dict=False, **options
         )
 
 
 def sentencepiece_like(pre_tokenizer: pre_tokenizers.PreTokenizer | None) -> RawTokenizer:
-    """Return a tokenizer as LLaMA 2's, or with ``pre_tokenizer`` as Mistral's, of single bytes."""
+    """Return a byte tokenizer like LLaMA 2's, or with ``pre_tokenizer`` like Mistral's."""
     pieces = [*SPECIAL_TOKENS, "\u2581", *(f"<0x{byte:02X}>" for byte in range(256)), *"INST/user:"]
     vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
     raw = RawTokenizer(
@@ -103,7 +103,7 @@ def sentencepiece_like(pre_tokenizer: pre_tokenizers.PreTokenizer | None) -> Raw
 
 
 def byte_level(*first: pre_tokenizers.PreTokenizer) -> RawTokenizer:
-    """Return a tokenizer as Qwen 2's and SmolLM2's, of single bytes."""
+    """Return a byte tokenizer like Qwen 2's and SmolLM2's."""
     raw = byte_tokenizer(adds_bos=False)
     raw.normalizer = normalizers.NFC()
     raw.pre_tokenizer = pre_tokenizers.Sequence([*first, pre_tokenizers.ByteLevel(False)])
@@ -120,7 +120,7 @@ def byte_level(*first: pre_tokenizers.PreTokenizer) -> RawTokenizer:
     ],
     ids=["llama", "mistral", "qwen2", "smollm"],
 )
-def test_ids_of_all_families_equal_those_of_transformers(
+def test_ids_of_all_tokenizer_families_equal_those_of_transformers(
     raw: RawTokenizer, names: Sequence[str]
 ) -> None:
     theirs = transformers_tokenizer(RawTokenizer.from_str(raw.to_str()))
@@ -133,15 +133,15 @@ def test_ids_of_all_families_equal_those_of_transformers(
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_the_tokens_of_an_answer_follow_its_prompts_up_to_the_end(name: str) -> None:
+def test_an_answers_tokens_follow_its_prompts_up_to_the_end(name: str) -> None:
     chat, tokenizer = chat_of(TEMPLATES[name]), Tokenizer(byte_tokenizer())
-    asked, answer = CHATS["one"], {"role": "assistant", "content": "So </s> so."}
+    question, answer = CHATS["one"], {"role": "assistant", "content": "So </s> so."}
     ends = [tokenizer.token_id(text) or -1 for text in ("</s>", "<|eot|>", "<|im_end|>", "<|end|>")]
-    made = chat.encode_answered([*asked, answer], ends)
-    assert made.prompt == chat.encode(asked)
+    made = chat.encode_answered([*question, answer], ends)
+    assert made.prompt == chat.encode(question)
     *written, end = made.answer_token_ids
     assert end in ends
-    assert not set(ends) & set(written)  # the spelled end of text is plain text
+    assert not set(ends) & set(written)  # the message's "</s>" is plain text
     assert tokenizer.decode(written).strip() == answer["content"]
 
 
@@ -153,7 +153,7 @@ def test_an_answer_that_does_not_follow_its_prompt_is_refused() -> None:
 
 
 @pytest.mark.parametrize("adds_bos", [True, False])
-def test_a_beginning_of_text_is_the_templates_to_write(adds_bos: bool) -> None:
+def test_only_the_template_writes_a_beginning_of_text(adds_bos: bool) -> None:
     for name, count in (("llama3", 1), ("chatml", 0)):
         ids = chat_of(TEMPLATES[name], adds_bos=adds_bos).encode(CHATS["one"]).token_ids
         assert ids.count(0) == count
@@ -179,11 +179,11 @@ def test_many_special_tokens_in_a_long_message_are_found() -> None:
     text = "<|" * 50_000 + "".join(names) + names[12][:-1] + " <s>"
     made = chat.encode([{"role": "user", "content": text}])
     assert made.text == text
-    assert min(made.token_ids) >= 303  # bytes alone
+    assert min(made.token_ids) >= 303  # byte tokens only
     assert tokenizer.decode(made.token_ids) == text
 
 
-def test_a_template_that_writes_marks_of_its_own_ends_in_an_error_or_in_text() -> None:
+def test_internal_marks_in_templates_and_messages_are_harmless() -> None:
     with pytest.raises(UsageError, match=r"chat template \| writes noncharacters"):
         chat_of("\ufdd0\ufde9\ufde9\ufdd1").encode(CHATS["one"])
     assert chat_of("\ufdd0\ufde5 \ufdd1").encode(CHATS["one"]).text == "\ufffd\ufffd \ufffd"
@@ -196,17 +196,17 @@ def test_a_template_that_writes_marks_of_its_own_ends_in_an_error_or_in_text() -
     assert texts == {"\ufffd" * 4}
 
 
-def test_the_developers_messages_are_the_systems_where_templates_do_not_know_them() -> None:
+def test_the_developer_role_falls_back_to_system() -> None:
     messages = [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]
     source = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
     assert chat_of(source).render(messages) == "system: a user: b "
-    knowing = source + "{# developer #}"
-    assert chat_of(knowing).render(messages) == "developer: a user: b "
+    aware = source + "{# developer #}"
+    assert chat_of(aware).render(messages) == "developer: a user: b "
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "zephyr", "plain"])
 @pytest.mark.parametrize("answer", ["It is ", "It </s> is\n\n", " yes"])
-def test_a_final_message_is_continued_as_by_transformers(name: str, answer: str) -> None:
+def test_a_final_message_is_continued_as_in_transformers(name: str, answer: str) -> None:
     messages = [*CHATS["one"], {"role": "assistant", "content": answer}]
     chat, theirs = chat_of(TEMPLATES[name]), transformers_tokenizer()
     expected = theirs.apply_chat_template(
@@ -218,7 +218,7 @@ def test_a_final_message_is_continued_as_by_transformers(name: str, answer: str)
     assert allowed.text == expected
 
 
-def test_a_final_answer_is_refused_unless_it_is_to_be_continued() -> None:
+def test_a_final_answer_is_refused_unless_continued() -> None:
     chat = chat_of(TEMPLATES["chatml"])
     answered = [*CHATS["one"], {"role": "assistant", "content": "Yes"}]
     with pytest.raises(UsageError, match=r"messages \| end in a message of the assistant"):
@@ -257,7 +257,7 @@ def test_variables_that_are_not_allowed_are_refused(given: Any, problem: str) ->
         chat.encode(CHATS["one"], chat_template_kwargs=given)
 
 
-def test_all_special_tokens_have_names() -> None:
+def test_a_template_can_name_all_special_tokens() -> None:
     tokens = {"pad_token": "<pad>", "unk_token": "<unk>", "additional_special_tokens": ["<|eot|>"]}
     source = "{{ pad_token }}{{ unk_token }}{{ additional_special_tokens[0] }}{{ cls_token }}"
     chat = ChatTemplate(source, Tokenizer(byte_tokenizer()), special_tokens=tokens)
@@ -300,14 +300,14 @@ def test_messages_that_are_not_allowed_are_refused(messages: Any, problem: str) 
         chat_of(TEMPLATES["chatml"]).encode(messages)
 
 
-def test_a_chat_that_is_surely_too_long_is_refused_before_it_is_tokenized() -> None:
+def test_a_far_too_long_chat_is_refused_before_tokenization() -> None:
     with pytest.raises(UsageError, match=r"at least .* tokens; the bundle holds 8 positions"):
         chat_of(TEMPLATES["chatml"]).encode(
             [{"role": "user", "content": "x" * 10**6}], max_tokens=8
         )
 
 
-def test_a_file_that_is_not_utf_8_is_refused_when_it_is_read() -> None:
+def test_a_template_that_is_not_utf_8_is_refused() -> None:
     described = ChatFile(path="chat_template.jinja")
     with pytest.raises(BundleError, match=r"chat_template.jinja \| is not UTF-8"):
         ChatTemplate.parse(b"\xff", described, Tokenizer(byte_tokenizer()), "chat_template.jinja")

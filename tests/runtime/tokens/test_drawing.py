@@ -1,4 +1,4 @@
-"""Kernels and numpy draw the same tokens from the same random numbers everywhere."""
+"""Kernels and numpy draw the same tokens from the same random numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def random_logits(seed: int, size: int) -> NDArray[np.float32]:
         {"top_k": 1},
         {"top_k": 40},
         {"top_k": 900, "temperature": 3.0},
-        {"top_k": 2**63 - 1},  # as many as there are
+        {"top_k": 2**63 - 1},  # more than there are
         {"min_p": 0.02},
         {"min_p": 0.001, "top_k": 7, "temperature": 0.6},
     ],
@@ -67,12 +67,12 @@ def test_kernels_draw_what_numpy_draws(
 
 @needs_kernels
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-def test_a_thread_without_subnormal_numbers_draws_the_same(
+def test_flushing_subnormal_numbers_does_not_change_draws(
     instruction_set: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, instruction_set)
-    drawer = drawer_of(SamplingParams(min_p=1.0))  # which keeps the largest only
+    drawer = drawer_of(SamplingParams(min_p=1.0))  # keeps only the largest
     logits = np.array([0, 1e-39] * 20, np.float32)
     assert torch.set_flush_denormal(True)
     try:
@@ -93,12 +93,14 @@ def test_nan_logits_draw_nothing(settings: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("make", [NumpyDrawer, drawer_of])
-def test_nothing_is_drawn_where_all_is_masked(make: type[NumpyDrawer]) -> None:
+def test_fully_masked_logits_draw_nothing(make: type[NumpyDrawer]) -> None:
     assert make(SamplingParams()).draw(np.full(40, -np.inf, np.float32), 0.5) is None
 
 
 @given(st.lists(st.floats(-100, 0, width=32), min_size=1))
-def test_weights_are_exponentials_within_two_last_places(exponents: list[float]) -> None:
+def test_weights_are_exponentials_within_two_units_in_the_last_place(
+    exponents: list[float],
+) -> None:
     values = np.array(exponents, np.float32)
     expected = np.exp(values.astype(np.float64))
     expected[values < np.float32(-87.3)] = 0
@@ -107,6 +109,6 @@ def test_weights_are_exponentials_within_two_last_places(exponents: list[float])
 
 
 @needs_kernels
-def test_logits_that_do_not_lie_together_are_refused() -> None:
+def test_logits_that_are_not_contiguous_are_refused() -> None:
     with pytest.raises(ValueError, match="logits"):
         drawer_of(SamplingParams()).draw(np.zeros((4, 2), np.float32)[:, 0], 0.5)

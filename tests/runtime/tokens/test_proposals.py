@@ -1,4 +1,4 @@
-"""What a sampler proposes for tokens to come, and that it changes nothing."""
+"""A sampler proposes future tokens without changing the tokens it draws."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def logits(count: int = 20) -> np.ndarray:
 
 
 @pytest.mark.parametrize("options", [one for one in KINDS if "presence_penalty" not in one])
-def test_a_proposal_from_full_logits_is_the_token_to_come(options: dict[str, object]) -> None:
+def test_a_proposal_from_full_logits_is_the_next_token(options: dict[str, object]) -> None:
     rows, one = logits(), sampler(**options)
     for start in range(0, 16, 4):
         proposed = [one.propose(rows[start + index], index) for index in range(4)]
         assert proposed == [one.sample(rows[start + index]).token_id for index in range(4)]
 
 
-def test_random_numbers_are_kept_until_their_tokens_are_drawn() -> None:
+def test_peeked_random_numbers_are_kept_until_drawn() -> None:
     first, second = sampler(temperature=1), sampler(temperature=1)
     seen = [first.peek(index) for index in (2, 0, 1, 2)]
     assert seen[0] == seen[3]
@@ -47,7 +47,7 @@ def test_random_numbers_are_kept_until_their_tokens_are_drawn() -> None:
     assert numbers == [seen[1], seen[2], seen[0]]
 
 
-def test_candidates_use_up_a_kept_number_too() -> None:
+def test_candidates_consume_peeked_numbers() -> None:
     first, second = (sampler(temperature=1, top_k=3) for _ in range(2))
     row = logits(1)[0]
     ids = np.argsort(-row, kind="stable")[:8]
@@ -59,7 +59,7 @@ def test_candidates_use_up_a_kept_number_too() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("options", KINDS)
-def test_logits_of_no_distribution_propose_any_token(
+def test_logits_without_a_distribution_propose_any_token(
     options: dict[str, object], value: float
 ) -> None:
     row = np.full(40, value, np.float32)

@@ -1,4 +1,4 @@
-"""Random numbers follow docs/bundle-format.md, with its known answers."""
+"""Random numbers follow docs/bundle-format.md and match its known answers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def uniforms(seed: int, output_index: int) -> Iterator[float]:
             yield (word >> 11) / 2**53
 
 
-def test_philox_is_the_published_one() -> None:
-    """Uses the known answers of Random123 for counter and key of zeros, and of ones."""
+def test_philox_matches_published_answers() -> None:
+    """Compare with Random123's known answers for counter and key of zeros, and of ones."""
     ones = WORD - 1
     assert philox_block(0, (0, 0)) == [
         0x16554D9ECA36314C,
@@ -57,12 +57,12 @@ def test_philox_is_the_published_one() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 42, 2**64 - 1])
 @pytest.mark.parametrize("output_index", [0, 1, 1023])
-def test_a_seeds_numbers_are_philoxs(seed: int, output_index: int) -> None:
+def test_a_seeds_numbers_come_from_philox(seed: int, output_index: int) -> None:
     random = random_stream(seed, output_index)
     assert [random.random() for _ in range(103)] == list(islice(uniforms(seed, output_index), 103))
 
 
-def test_known_answers_of_the_specification() -> None:
+def test_numbers_match_the_specification() -> None:
     assert philox_block(1, (42, 0)) == [
         0xD1F8817D4D62880E,
         0x307266B65CC8797E,
@@ -90,13 +90,13 @@ def test_known_answers_of_the_specification() -> None:
     ],
     ids=["none", "penalties"],
 )
-def test_tokens_of_the_specification(penalties: dict[str, float], expected: list[int]) -> None:
+def test_tokens_match_the_specification(penalties: dict[str, float], expected: list[int]) -> None:
     sampler = Sampler(SamplingParams(seed=42, **penalties), [0], 4)
     logits = np.array([2, 1, 0, -1], np.float32)
     assert [sampler.sample(logits).token_id for _ in expected] == expected
 
 
-def test_weights_of_the_specification() -> None:
+def test_weights_match_the_specification() -> None:
     weights = weights_of(np.array([-0.5, -1, -2, -3, -87.4], np.float32))
     known = ("0x1.368b30p-1", "0x1.78b564p-2", "0x1.152aaap-3", "0x1.97db0cp-5", "0x0p+0")
     assert [float(weight) for weight in weights] == [float.fromhex(text) for text in known]

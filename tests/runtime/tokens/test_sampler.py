@@ -1,4 +1,4 @@
-"""Sampler: exact probabilities, penalties by hand, log-probabilities, independent streams."""
+"""A Sampler has exact probabilities, penalties and log-probabilities, and its own stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens(source: Sampler, logits: NDArray[np.float32], count: int) -> list[int
 def literal_distribution(
     logits: NDArray[np.float32], *, temperature: float, min_p: float, top_k: int, top_p: float
 ) -> NDArray[np.float64]:
-    """Compute the definition literally, with full sorts and no shortcuts."""
+    """Compute the definition literally, with full sorts."""
     scaled = logits.astype(np.float64) / temperature
     kept = np.exp(scaled - scaled.max())
     kept[kept < min_p * kept.max()] = 0.0
@@ -67,12 +67,12 @@ def test_frequencies_follow_the_definition(
     seed=st.integers(0, 2**32),
     share=st.floats(0, 1, exclude_max=True),
 )
-def test_index_of_share_is_that_of_a_running_sum(
+def test_index_of_share_matches_a_running_sum(
     size: int, zeros: float, seed: int, share: float
 ) -> None:
     random = np.random.default_rng(seed)
     array = random.random(size, np.float32) * (random.random(size) >= zeros)
-    array[random.integers(size)] = 0.5  # one at least
+    array[random.integers(size)] = 0.5  # at least one
     index = index_of_share(array, share, side="right")
     sums = np.cumsum(array, dtype=np.float64)
     margin = 1e-12 * sums[-1]
@@ -87,11 +87,11 @@ def test_index_of_share_is_that_of_a_running_sum(
     seed=st.integers(0, 2**32),
     top_p=st.floats(0.01, 0.99),
 )
-def test_nucleus_is_the_fewest_largest_weights(
+def test_the_nucleus_has_the_fewest_largest_weights(
     size: int, largest: int, seed: int, top_p: float
 ) -> None:
     array = np.random.default_rng(seed).integers(0, largest + 1, size).astype(np.float32)
-    array[0] = 1  # one at least
+    array[0] = 1  # at least one
     weights = array.copy()
     keep_nucleus(weights, top_p)
     kept = np.flatnonzero(weights)
@@ -103,7 +103,7 @@ def test_nucleus_is_the_fewest_largest_weights(
     assert np.array_equal(weights[kept], array[kept])
 
 
-def test_greedy_takes_the_largest_and_leaves_the_logits_alone() -> None:
+def test_greedy_takes_the_largest_logit_and_changes_none() -> None:
     logits = LOGITS[::-1].copy()
     source = sampler(temperature=0, repetition_penalty=1.5, min_tokens=2, stop_token_ids=[7])
     assert tokens(source, logits, 3) == [6, 6, 7]
@@ -113,11 +113,11 @@ def test_greedy_takes_the_largest_and_leaves_the_logits_alone() -> None:
 @pytest.mark.parametrize(
     ("penalty", "prompt", "expected"),
     [
-        # logits 3, 2.5, -1 (the rest far below), greedy, four tokens.
+        # Logits 3, 2.5, -1 (the rest far below), greedy, four tokens.
         ({}, (), [0, 0, 0, 0]),
-        # 3 / 1.5 = 2 < 2.5; then 2.5 / 1.5 = 1.67 < 2: token 0 again, and it stays.
+        # 3 / 1.5 = 2 < 2.5; then 2.5 / 1.5 = 1.67 < 2: token 0 from then on.
         ({"repetition_penalty": 1.5}, (), [0, 1, 0, 0]),
-        # Token 0 is in the prompt, so it counts from the beginning.
+        # Token 0 is in the prompt, so it counts from the start.
         ({"repetition_penalty": 1.5}, (0, 0), [1, 0, 0, 0]),
         # 3 - 0.4 = 2.6 > 2.5; 3 - 0.8 = 2.2 < 2.5; 2.5 - 0.4 = 2.1 < 2.2. The prompt
         # is not counted.
@@ -134,7 +134,7 @@ def test_greedy_takes_the_largest_and_leaves_the_logits_alone() -> None:
         ({"repetition_penalty": 1.1, "presence_penalty": 0.5}, (0,), [0, 1, 0, 0]),
     ],
 )
-def test_penalties_by_hand(
+def test_penalties_match_worked_examples(
     penalty: dict[str, float], prompt: tuple[int, ...], expected: list[int]
 ) -> None:
     logits = np.array([3, 2.5, -1, -9, -9, -9, -9, -9], np.float32)
@@ -169,7 +169,7 @@ def test_ignored_end_of_text_is_not_masked() -> None:
     assert Sampler(params, (), 4, end_token_ids=(0,)).sample(logits).token_id == 0
 
 
-def test_same_seed_gives_the_same_tokens_whatever_else_is_sampled() -> None:
+def test_other_samplers_do_not_change_a_seeds_tokens() -> None:
     alone = tokens(sampler(seed=5), LOGITS, 50)
     first, second = sampler(seed=5), sampler(seed=6)
 
@@ -181,7 +181,7 @@ def test_same_seed_gives_the_same_tokens_whatever_else_is_sampled() -> None:
     assert list(interleaved()) == alone
 
 
-def test_completions_of_one_request_have_streams_of_their_own() -> None:
+def test_each_completion_of_a_request_has_its_own_stream() -> None:
     assert tokens(sampler(seed=5), LOGITS, 50) != tokens(
         sampler(seed=5, output_index=1), LOGITS, 50
     )
@@ -193,7 +193,7 @@ def test_without_a_seed_two_samplers_differ() -> None:
     assert tokens(one, flat, 20) != tokens(other, flat, 20)
 
 
-def test_seed_draws_one_number_a_token() -> None:
+def test_each_token_uses_one_random_number() -> None:
     """A token's draw does not depend on the number of candidates of earlier tokens."""
     narrow = np.array([9, -9, -9, -9, -9, -9, -9, -9], np.float32)
     one, other = sampler(seed=3), sampler(seed=3)
@@ -208,7 +208,7 @@ def test_low_temperature_does_not_overflow(temperature: float) -> None:
         assert sampler(temperature=temperature, seed=0).sample(LOGITS * 1e3).token_id == 0
 
 
-def test_log_probabilities_are_those_of_the_raw_logits() -> None:
+def test_log_probabilities_follow_the_raw_logits() -> None:
     params = SamplingParams(temperature=0.5, top_k=1, logprobs=2, presence_penalty=1)
     source = Sampler(params, (), 8, token_text=lambda token_id: f"t{token_id}")
     token = source.sample(LOGITS)
@@ -243,7 +243,7 @@ def test_logprobs_are_computed_only_on_request() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(np.nan, "1 of 8 are NaN, the first at token id 3"), (np.inf, r"\+inf")]
 )
-def test_invalid_logits_are_an_error_naming_the_token(
+def test_invalid_logits_are_an_error_that_names_the_token(
     fields: dict[str, float], value: float, text: str
 ) -> None:
     logits = LOGITS.copy()
@@ -253,7 +253,7 @@ def test_invalid_logits_are_an_error_naming_the_token(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_masked_logit_may_be_anything_but_for_logprobs(value: float) -> None:
+def test_a_masked_logit_may_be_invalid_without_logprobs(value: float) -> None:
     logits = LOGITS.copy()
     logits[3] = value
     masking: dict[str, object] = {"temperature": 0, "min_tokens": 1, "stop_token_ids": [3]}

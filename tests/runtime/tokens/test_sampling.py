@@ -13,7 +13,7 @@ from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 
-def test_defaults_sample_sixteen_tokens_from_the_plain_distribution() -> None:
+def test_defaults_sample_16_tokens_from_the_plain_distribution() -> None:
     params = SamplingParams()
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (1.0, 1.0, 0, 0.0)
     assert (params.n, params.max_tokens, params.min_tokens, params.seed) == (1, 16, 0, None)
@@ -57,7 +57,7 @@ def test_defaults_sample_sixteen_tokens_from_the_plain_distribution() -> None:
         ("stop", "x" * 1025),
     ],
 )
-def test_bad_value_is_refused_with_its_name_and_value(field: str, value: object) -> None:
+def test_a_bad_value_is_refused_with_its_name_and_value(field: str, value: object) -> None:
     with pytest.raises(UsageError) as caught:
         SamplingParams(**{field: value})
     assert len(caught.value.problems) == 1
@@ -86,13 +86,13 @@ def test_greedy_with_several_completions_is_refused() -> None:
         SamplingParams(temperature=0, n=2)
 
 
-def test_one_stop_string_or_a_list_are_both_taken() -> None:
+def test_stop_may_be_one_string_or_a_list() -> None:
     assert SamplingParams(stop="END").stop == ("END",)
     assert SamplingParams(stop=["a", "b"], stop_token_ids=[3]).stop == ("a", "b")
     assert SamplingParams(stop=None, stop_token_ids=None).stop_token_ids == ()
 
 
-def test_numbers_and_arrays_of_numpy_are_taken_as_pythons_own() -> None:
+def test_numpy_values_become_python_values() -> None:
     given = SamplingParams(
         n=np.int64(2), temperature=np.float32(0.5), stop_token_ids=np.array([5]), seed=np.uint8(1)
     )
@@ -102,18 +102,18 @@ def test_numbers_and_arrays_of_numpy_are_taken_as_pythons_own() -> None:
         SamplingParams(n=np.bool_(True))
 
 
-def test_a_key_that_is_a_parameters_name_is_unknown_like_any_other() -> None:
+def test_names_of_pythons_arguments_are_unknown_parameters() -> None:
     for name in ("self", "values", "changes", "\ud800"):
         with pytest.raises(UsageError, match="allowed: max_tokens"):
             SamplingParams().updated(**{name: 1})
 
 
-def test_to_dict_makes_equal_params_again() -> None:
+def test_to_dict_round_trips() -> None:
     params = SamplingParams(stop="END", stop_token_ids=[4], seed=2)
     assert SamplingParams(**json.loads(json.dumps(params.to_dict()))) == params
 
 
-def test_updated_copy_is_checked_and_leaves_the_original() -> None:
+def test_an_updated_copy_is_checked_and_keeps_the_original() -> None:
     params = SamplingParams(temperature=0)
     assert params.updated(top_k=5) == SamplingParams(temperature=0, top_k=5)
     assert params.top_k == 0
@@ -126,7 +126,7 @@ def test_params_are_immutable() -> None:
         SamplingParams().n = 2
 
 
-def test_json_round_trip() -> None:
+def test_json_round_trips() -> None:
     params = SamplingParams(stop=["x"], stop_token_ids=[2], seed=7, max_tokens=None)
     assert SamplingParams.model_validate_json(params.model_dump_json()) == params
 

@@ -1,4 +1,4 @@
-"""StopChecker: reasons, stop strings across tokens, and text held back for possible matches."""
+"""StopChecker finds stop strings across tokens and holds back text that may begin one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(stop_checker: StopChecker, token_ids: list[int]) -> list[str]:
     return pieces
 
 
-def test_end_of_text_stops_without_its_text() -> None:
+def test_end_of_text_stops_without_showing_its_text() -> None:
     ended = checker(["a", "b"])
     assert run(ended, [1, 2, EOS]) == ["a", "b", ""]
     assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
@@ -73,13 +73,13 @@ def test_ignored_end_of_text_does_not_stop() -> None:
 
 
 @pytest.mark.parametrize(("included", "last"), [(False, ""), (True, "b")])
-def test_stop_token_is_the_reason_and_shown_only_if_asked(included: bool, last: str) -> None:
+def test_a_stop_token_is_the_reason_and_shown_only_on_request(included: bool, last: str) -> None:
     ended = checker(["a", "b"], stop_token_ids=[2], include_stop_str_in_output=included)
     assert run(ended, [1, 2]) == ["a", last]
     assert (ended.finish_reason, ended.stop_reason) == ("stop", 2)
 
 
-def test_a_stop_string_that_is_a_special_token_ends_the_text_at_the_token() -> None:
+def test_a_stop_string_may_be_a_special_token() -> None:
     special = {"<end>": 2}
     ended = checker(["a", ""], stop=["<end>", "x"], special_ids=special)
     assert run(ended, [1, 2, 1]) == ["a", ""]
@@ -88,35 +88,35 @@ def test_a_stop_string_that_is_a_special_token_ends_the_text_at_the_token() -> N
     assert run(late, [2, 2, 1, 2]) == ["", "", "a", ""]
 
 
-def test_length_ends_at_max_tokens_and_shows_all() -> None:
+def test_max_tokens_end_a_text_and_show_all_of_it() -> None:
     ended = checker(["a", "b"], max_tokens=2, held="\ufffd")
     assert run(ended, [1, 2, 1]) == ["a", "b\ufffd"]
     assert (ended.finish_reason, ended.stop_reason) == ("length", None)
 
 
-def test_stop_string_across_tokens_is_cut_and_its_beginning_held_back() -> None:
+def test_a_stop_string_across_tokens_is_held_back_and_cut() -> None:
     ended = checker(["an E", "N", "g END it"], stop="END")
     assert run(ended, [1, 2, 3]) == ["an ", "", "ENg "]
     assert (ended.finish_reason, ended.stop_reason) == ("stop", "END")
 
 
-def test_included_stop_string_is_shown_and_nothing_is_held_back() -> None:
+def test_an_included_stop_string_is_shown_without_delay() -> None:
     ended = checker(["an E", "N", "g END it"], stop="END", include_stop_str_in_output=True)
     assert run(ended, [1, 2, 3]) == ["an E", "N", "g END"]
 
 
-def test_stop_string_on_the_last_token_wins_over_length() -> None:
+def test_a_stop_string_in_the_last_token_takes_precedence() -> None:
     ended = checker(["x;"], stop=";", max_tokens=1)
     assert run(ended, [1]) == ["x"]
     assert (ended.finish_reason, ended.stop_reason) == ("stop", ";")
 
 
-def test_text_held_back_is_shown_when_the_length_ends_it() -> None:
+def test_held_back_text_is_shown_at_max_tokens() -> None:
     ended = checker(["a E"], stop="END", max_tokens=1)
     assert run(ended, [1]) == ["a E"]
 
 
-def test_text_held_back_is_shown_at_end_of_text() -> None:
+def test_held_back_text_is_shown_at_end_of_text() -> None:
     ended = checker(["a E"], stop="END")
     assert run(ended, [1, EOS]) == ["a ", "E"]
     assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
@@ -125,9 +125,9 @@ def test_text_held_back_is_shown_at_end_of_text() -> None:
 @pytest.mark.parametrize(
     ("stop", "reason", "text"),
     [
-        (["c", "b"], "b", "a"),  # complete first, whatever the order
+        (["c", "b"], "b", "a"),  # the first complete one, in any order
         (["bcd", "c"], "c", "ab"),
-        (["c", "abc"], "abc", ""),  # complete at once: the longest
+        (["c", "abc"], "abc", ""),  # of those complete at once, the longest
     ],
 )
 def test_of_several_stop_strings_the_first_complete_counts(
@@ -138,18 +138,18 @@ def test_of_several_stop_strings_the_first_complete_counts(
     assert ended.stop_reason == reason
 
 
-def test_min_tokens_stop_nothing() -> None:
+def test_nothing_stops_before_min_tokens() -> None:
     ended = checker(["a;", "b"], stop=";", stop_token_ids=[2], min_tokens=3)
     assert "".join(run(ended, [1, 2, EOS, 2])) == "a;b<eos>"
     assert ended.stop_reason == 2
 
 
-def test_stop_string_that_ends_after_min_tokens_counts() -> None:
+def test_a_stop_string_that_ends_after_min_tokens_counts() -> None:
     ended = checker(["aE", "ND"], stop="END", min_tokens=1)
     assert "".join(run(ended, [1, 2])) == "a"
 
 
-def test_stop_string_of_byte_tokens_within_min_tokens_counts_not() -> None:
+def test_a_stop_string_of_byte_tokens_within_min_tokens_is_ignored() -> None:
     tokens = ["▁Hi", "<0x0A>", "▁you", "<0x0A>", "▁all"]
     steps = CharacterSteps((("▁", " "),), byte_fallback=True)
     decoder = CharacterDecoder(steps, tokens.__getitem__, lambda _: False)
@@ -159,18 +159,18 @@ def test_stop_string_of_byte_tokens_within_min_tokens_counts_not() -> None:
     assert ended.stop_reason == "\n"
 
 
-def test_whole_stop_string_before_min_tokens_is_not_held_back() -> None:
+def test_a_stop_string_before_min_tokens_is_not_held_back() -> None:
     assert run(checker(["a", "b"], stop=["a", "xyz"], min_tokens=1), [1]) == ["a"]
 
 
-def test_without_a_tokenizer_tokens_stop() -> None:
+def test_without_a_tokenizer_stop_tokens_still_count() -> None:
     params = SamplingParams(stop_token_ids=[4])
     ended = StopChecker(params, max_tokens=9, end_token_ids=(), decoder=None)
     assert [ended.push(3), ended.push(4)] == ["", ""]
     assert ended.stop_reason == 4
 
 
-def test_abort_shows_what_was_held_back_once() -> None:
+def test_abort_shows_held_back_text_once() -> None:
     cancelled = checker(["a E"], stop="END", held="\ufffd")
     cancelled.push(1)
     assert [cancelled.abort(), cancelled.abort()] == ["E\ufffd", ""]
@@ -196,7 +196,7 @@ short_text = st.text(alphabet="ab", min_size=1, max_size=4)
     included=st.booleans(),
     min_tokens=st.integers(0, 4),
 )
-def test_stopping_does_not_depend_on_how_the_text_is_cut_into_tokens(
+def test_stopping_does_not_depend_on_token_boundaries(
     words: list[str], stops: list[str], included: bool, min_tokens: int
 ) -> None:
     stop_checker = checker(

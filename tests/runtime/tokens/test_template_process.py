@@ -1,4 +1,4 @@
-"""A template that runs away costs its own chat, within limits; others render as by transformers."""
+"""A runaway template fails only its own chat; others render as in transformers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from skipdec.runtime.tokens.template_process import TemplateProcesses
 TOO_LONG = "processor time|longer than"
 TOO_MUCH = "MiB of memory"
 RUNAWAY = {
-    "{{ 5 | round(-1000000000) }}": TOO_LONG,  # while it is compiled
+    "{{ 5 | round(-1000000000) }}": TOO_LONG,  # during compilation
     "{% if messages %}{{ messages | length | round(-1000000000) }}{% endif %}": TOO_LONG,
     "{{ (messages | length + 1).to_bytes(3000000000, 'big') }}": TOO_MUCH,
-    "{% for i in range(1999) %}{{ 'x' * 9999 }}{% endfor %}": TOO_MUCH,  # of text
+    "{% for i in range(1999) %}{{ 'x' * 9999 }}{% endfor %}": TOO_MUCH,  # of rendered text
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
     "{% for i in range(10 ** 9) %}{% endfor %}": "Range too big",
 }
@@ -59,7 +59,7 @@ NOW = datetime(2026, 3, 7)
 
 
 @pytest.mark.parametrize("source", RUNAWAY, ids=lambda source: source[:40])
-def test_a_runaway_template_ends_in_an_error_and_the_next_chat_is_answered(source: str) -> None:
+def test_a_runaway_template_fails_and_the_next_chat_renders(source: str) -> None:
     wanted = "{% if messages[0].role == 'other' %}fine{% else %}" + source + "{% endif %}"
     folds = "messages" not in source and "round" in source
     processes = TemplateProcesses(source if folds else wanted, "template")
@@ -73,7 +73,7 @@ def test_a_runaway_template_ends_in_an_error_and_the_next_chat_is_answered(sourc
 
 @pytest.fixture(scope="module")
 def escaping() -> Iterator[TemplateProcesses]:
-    """One template that tries to escape by the way of the chat's ``number``."""
+    """Yield a template that tries the escape selected by the chat's ``number``."""
     ways = (
         f"{{% if number == {number} %}}{source}{{% endif %}}"
         for number, source in enumerate(ESCAPES)
@@ -85,12 +85,12 @@ def escaping() -> Iterator[TemplateProcesses]:
 
 
 @pytest.mark.parametrize("number", range(len(ESCAPES)), ids=ESCAPES.__getitem__)
-def test_what_leaves_the_sandbox_is_refused(escaping: TemplateProcesses, number: int) -> None:
+def test_an_escape_from_the_sandbox_is_refused(escaping: TemplateProcesses, number: int) -> None:
     with pytest.raises(UsageError, match=r"chat template \| can't render these messages"):
         escaping.render(NOW, VARIABLES | {"number": number})
 
 
-def test_templates_render_as_transformers_renders_them() -> None:
+def test_templates_render_as_in_transformers() -> None:
     source = "\n".join(ORDINARY)
     (theirs,), _ = chat_template_utils.render_jinja_template(
         [VARIABLES["messages"]], chat_template=source
@@ -101,12 +101,12 @@ def test_templates_render_as_transformers_renders_them() -> None:
 
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ x | nothing }}"])
-def test_what_is_no_template_is_a_fault_of_the_bundle(source: str) -> None:
+def test_an_invalid_template_is_a_bundle_error(source: str) -> None:
     with pytest.raises(BundleError, match=r"file \| is not a template"):
         TemplateProcesses(source, "file").variables()
 
 
-def test_the_variables_that_a_template_reads_are_known() -> None:
+def test_the_variables_a_template_reads_are_known() -> None:
     source = "{% if not day is defined %}{% set day = 1 %}{% endif %}{{ day }}{{ range(x) }}"
     assert TemplateProcesses(source, "file").variables() == {"day", "x"}
 
@@ -118,7 +118,7 @@ def processes() -> Iterator[TemplateProcesses]:
     made.close()
 
 
-def test_a_process_that_was_killed_is_replaced(processes: TemplateProcesses) -> None:
+def test_a_killed_process_is_replaced(processes: TemplateProcesses) -> None:
     before = child_processes()
     assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
     (pid,) = child_processes() - before
@@ -148,7 +148,7 @@ def test_threads_share_a_few_processes(
     assert 1 <= len(child_processes() - before) <= 2
 
 
-def test_closing_ends_what_renders_and_refuses_what_comes() -> None:
+def test_closing_ends_running_renders_and_refuses_new_ones() -> None:
     before, ends = child_processes(), []
     source = "{{ messages[0].content | length | round(-1000000000) if messages else 'fine' }}"
     processes = TemplateProcesses(source, "template")
