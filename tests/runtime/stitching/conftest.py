@@ -1,4 +1,4 @@
-"""Generators on devices of host memory, a bundle that drafts, and a stitcher of its slots."""
+"""Fixtures open generators on devices of host memory, a bundle that drafts, and a stitcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skipdec.engines.kernels.library import find_library
 def open_on_device(
     request: pytest.FixtureRequest, exported: Exported, tmp_path: Path
 ) -> Iterator[Open]:
-    """``open_on_device(structure, **options of Generator)``: on each target in turn."""
+    """Return ``open_on_device(structure, **options of Generator)`` for each target in turn."""
     opened = []
 
     def open_generator(structure: str = "pre_norm", **options: object) -> Generator:
@@ -37,7 +37,7 @@ def drafted(
     checkpoint: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A bundle of int8 with a draft layer, and a narrow head of 64 tokens."""
+    """Return a bundle of int8 with a draft layer and a narrow head of 64 tokens."""
     layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")))
     options = {"quantize": "int8", "kernels": "skipdec", "draft_layer": layer, "draft_head": 64}
     return exported("pre_norm", **options)
@@ -45,7 +45,7 @@ def drafted(
 
 @pytest.fixture(scope="module")
 def own(request: pytest.FixtureRequest, exported: Exported) -> Iterator[FedStitcher]:
-    """A stitcher of slots on the host; on a device, if the test's parameter names one."""
+    """Yield a stitcher of slots on the host, or on the device that the test's parameter names."""
     if find_library() is None:
         pytest.skip("the kernels were not compiled")
     options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}

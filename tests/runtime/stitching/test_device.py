@@ -34,7 +34,7 @@ PARAMS = [
 
 
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
-def test_tokens_and_depths_are_the_cpus(
+def test_tokens_and_depths_equal_the_cpus(
     open_on_device: Open, exported: Exported, structure: str
 ) -> None:
     with on_cpu(exported, structure) as generator:
@@ -49,7 +49,7 @@ def test_tokens_and_depths_are_the_cpus(
             assert one.outputs[0].layers_per_token == other.outputs[0].layers_per_token
 
 
-def test_several_completions_of_a_prompt_and_logprobs_are_the_cpus(
+def test_several_completions_and_logprobs_equal_the_cpus(
     open_on_device: Open, exported: Exported
 ) -> None:
     params = SamplingParams(n=3, temperature=1, seed=5, max_tokens=6, logprobs=2)
@@ -62,7 +62,7 @@ def test_several_completions_of_a_prompt_and_logprobs_are_the_cpus(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_scores_are_the_cpus(open_on_device: Open, exported: Exported, schedule: str) -> None:
+def test_scores_equal_the_cpus(open_on_device: Open, exported: Exported, schedule: str) -> None:
     continuations = [[*row[::-1], 7, 8] for row in PROMPTS]
     with on_cpu(exported, "pre_norm") as generator:
         expected = generator.score(PROMPTS, continuations, schedule=schedule)
@@ -71,7 +71,7 @@ def test_scores_are_the_cpus(open_on_device: Open, exported: Exported, schedule:
         np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=1e-3)
 
 
-def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
+def test_repeated_calls_share_a_graph_per_plan_and_row_count(
     open_on_device: Open,
 ) -> None:
     generator = open_on_device(max_batch_size=4)
@@ -86,7 +86,7 @@ def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
     assert device_of(generator).counts["captures"] == 3
 
 
-def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
+def test_warmup_captures_all_graphs_of_later_calls(open_on_device: Open) -> None:
     generator = open_on_device()
     generator.warmup([1, 2], prompt_length=6, max_tokens=8, schedule=SCHEDULES[1])
     captured = device_of(generator).counts["captures"]
@@ -96,7 +96,7 @@ def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
     assert device_of(generator).counts["captures"] == captured
 
 
-def test_too_little_memory_is_said_with_the_numbers(
+def test_a_shortage_of_memory_is_reported_with_the_numbers(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostMemory, "available_bytes", lambda _: 1 << 26)
@@ -122,7 +122,7 @@ def test_closing_frees_all_device_memory(open_on_device: Open, is_streaming: boo
     assert not device.allocated
 
 
-def test_what_plans_were_not_built_for_is_refused(exported: Exported, tmp_path: Path) -> None:
+def test_requests_beyond_the_built_plans_are_refused(exported: Exported, tmp_path: Path) -> None:
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
     with pytest.raises(UsageError, match=r"is 9; .* up to 8 rows; .*--max-batch-size"):
         Generator(bundle, backend, max_batch_size=9)
@@ -139,7 +139,7 @@ def test_what_plans_were_not_built_for_is_refused(exported: Exported, tmp_path: 
         generator.score([PROMPTS[2]], [[5]])
 
 
-def test_the_smallest_bucket_that_holds_the_call_is_taken(
+def test_a_call_uses_the_smallest_bucket_that_holds_it(
     exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, buckets = TensorRtBackend.load, set[object]()
@@ -151,6 +151,6 @@ def test_the_smallest_bucket_that_holds_the_call_is_taken(
     monkeypatch.setattr(TensorRtBackend, "load", noted)
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
     with Generator(bundle, backend) as generator:
-        for max_tokens, taken in ((3, {16}), (4, {16}), (5, {16, 32}), (40, {16, 32, 64})):
+        for max_tokens, expected in ((3, {16}), (4, {16}), (5, {16, 32}), (40, {16, 32, 64})):
             generator.generate([PROMPTS[2]], SamplingParams(max_tokens=max_tokens, temperature=0))
-            assert buckets == taken
+            assert buckets == expected

@@ -1,4 +1,4 @@
-"""A device begins the next step before the host knows the tokens of the last one."""
+"""A device begins the next step before the host knows the last step's tokens."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ def test_the_next_step_is_enqueued_while_the_host_takes_tokens(open_on_device: O
     pending = []
     for _ in generator.stream(PROMPTS[:1], GREEDY, schedule="full"):
         pending.append(device.pending > 0)
-    assert pending == [False, *[True] * 10, False]  # prompt, steps, and nothing behind the last
+    assert pending == [False, *[True] * 10, False]  # prompt, steps, and no step after the last
 
 
-def test_no_step_is_begun_in_vain_where_rows_end_by_their_lengths(open_on_device: Open) -> None:
+def test_no_step_is_wasted_where_rows_end_at_max_tokens(open_on_device: Open) -> None:
     generator = open_on_device()
     assert launches(generator, GREEDY) == GREEDY.max_tokens - 1
 
 
-def test_a_row_that_stops_early_costs_one_step_and_no_other_rows_tokens(
+def test_a_row_that_stops_early_changes_no_other_row(
     open_on_device: Open, exported: Exported
 ) -> None:
     with on_cpu(exported, "pre_norm") as generator:
-        whole = tokens(generator.generate(PROMPTS, GREEDY, schedule=FALLING))
+        unstopped = tokens(generator.generate(PROMPTS, GREEDY, schedule=FALLING))
     generator = open_on_device()
-    for row, text in enumerate(whole):
+    for row, text in enumerate(unstopped):
         end = next(index for index in range(2, 12) if text[index] not in text[:index])
         params = [GREEDY] * len(PROMPTS)
         params[row] = GREEDY.updated(stop_token_ids=[text[end]])
-        expected = [list(one) for one in whole]
+        expected = [list(one) for one in unstopped]
         expected[row] = expected[row][: end + 1]
         found = generator.generate(PROMPTS, params, schedule=FALLING)
         assert [list(one) for one in tokens(found)] == expected
-    alone = GREEDY.updated(stop_token_ids=[whole[0][3]])
+    alone = GREEDY.updated(stop_token_ids=[unstopped[0][3]])
     with generator.running_batch() as engine:
         number = engine.add(PROMPTS[0], alone, schedule=FALLING)
         run_all(engine)
@@ -73,10 +73,10 @@ def test_a_row_that_stops_early_costs_one_step_and_no_other_rows_tokens(
 
 
 @pytest.mark.parametrize("schedule", ["full", FALLING])
-def test_a_step_on_other_tokens_than_the_hosts_is_run_again(
+def test_a_step_on_wrong_tokens_is_run_again(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    """As if the host took another token than the device behind every odd one."""
+    """Let the host choose another token than the device wherever the device's is odd."""
     take_best = Sampler.take_best
     monkeypatch.setattr(
         Sampler,
@@ -100,14 +100,14 @@ def test_rows_that_may_draw_any_token_run_no_step_ahead(open_on_device: Open) ->
 
 @pytest.fixture
 def guessing(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
-    """A generator on the device that can guess tokens drawn by chance."""
+    """Yield a generator on the device that can guess sampled tokens."""
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
     with Generator(bundle, backend) as generator:
         yield generator
 
 
 def host_waits(generator: Generator, params: SamplingParams) -> float:
-    """Return how often the host waits in a step of a call whose steps are captured."""
+    """Return how often the host waits per step of a call whose steps are captured."""
     device = device_of(generator)
     for _ in range(2):
         before = Counter(device.counts)
@@ -128,7 +128,7 @@ def host_waits(generator: Generator, params: SamplingParams) -> float:
     ],
     ids=str,
 )
-def test_tokens_drawn_by_chance_are_guessed_and_the_host_waits_once_a_step(
+def test_sampled_tokens_are_guessed_with_one_wait_per_step(
     guessing: Generator,
     exported: Exported,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,11 +139,11 @@ def test_tokens_drawn_by_chance_are_guessed_and_the_host_waits_once_a_step(
         expected = tokens(generator.generate(PROMPTS, params, schedule=FALLING))
     assert tokens(guessing.generate(PROMPTS, params, schedule=FALLING)) == expected
     steps = params.max_tokens - 1
-    assert launches(guessing, params) == 2 * steps - 1  # a choice behind each but the last
-    ends = 2 * len(PROMPTS)  # logits behind prompts and the last step, which nothing follows
+    assert launches(guessing, params) == 2 * steps - 1  # a choice after each step but the last
+    ends = 2 * len(PROMPTS)  # logits after prompts and after the last step
     assert host_waits(guessing, params) * steps <= steps + 1 + ends
     monkeypatch.setattr(Sampler, "is_guessable", False)
-    decides = params.top_k == 40 or params.min_p > 0  # the candidates alone
+    decides = params.top_k == 40 or params.min_p > 0  # candidates suffice
     fetches = 0 if decides else len(PROMPTS)
     assert host_waits(guessing, params) >= 1 + fetches
 
@@ -155,25 +155,25 @@ def test_a_step_begins_while_the_host_draws(guessing: Generator) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["full", FALLING])
-def test_wrong_guesses_change_no_text_and_are_given_up(
+def test_wrong_guesses_change_no_text_and_pause_guessing(
     guessing: Generator, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     params = SAMPLED.updated(max_tokens=40)
     expected = tokens(guessing.generate(PROMPTS, params, schedule=schedule))
-    enqueue, lies = DeviceChoice.enqueue, 0
+    enqueue, wrong_guesses = DeviceChoice.enqueue, 0
 
-    def lie(
+    def guess_wrongly(
         self: DeviceChoice, draws: Mapping[int, TokenDraw], logits: CandidateLogits
     ) -> ComingChoice:
-        """Let the device draw by other numbers than the host."""
-        nonlocal lies
-        lies += 1
+        """Let the device draw with other random numbers than the host."""
+        nonlocal wrong_guesses
+        wrong_guesses += 1
         others = {place: draw._replace(uniform=1 - draw.uniform) for place, draw in draws.items()}
         return enqueue(self, others, logits)
 
-    monkeypatch.setattr(DeviceChoice, "enqueue", lie)
+    monkeypatch.setattr(DeviceChoice, "enqueue", guess_wrongly)
     assert tokens(guessing.generate(PROMPTS, params, schedule=schedule)) == expected
-    assert 0 < lies < 12  # pauses of 1, 3, 7, 15 steps
+    assert 0 < wrong_guesses < 12  # with pauses of 1, 3, 7, 15 steps
 
 
 @pytest.mark.parametrize(
@@ -205,17 +205,17 @@ def test_a_batch_runs_ahead_if_all_of_its_rows_can(
     assert moved["graph_launches"] == (2 * steps - 1 if runs_ahead else steps)
 
 
-def test_min_tokens_are_waited_for_and_drawn_again_ahead(guessing: Generator) -> None:
+def test_guessing_starts_after_min_tokens(guessing: Generator) -> None:
     ends = SAMPLED.updated(min_tokens=6, stop_token_ids=[5, 6, 7])
     guessing.generate(PROMPTS[:1], ends, schedule="full")
     device = device_of(guessing)
     pending = [device.pending > 0 for _ in guessing.stream(PROMPTS[:1], ends, schedule="full")]
     assert pending[:6] == [False] * 6
-    assert len(pending) > 7, "ended too early to tell"
+    assert len(pending) > 7, "the text ended too early"
     assert any(pending[6:])
 
 
-def test_a_device_that_cannot_choose_waits_and_says_why(
+def test_a_device_without_a_choice_engine_waits_and_logs_why(
     guessing: Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ort_cuda, "choice_graph", lambda spec: b"no graph")

@@ -1,4 +1,4 @@
-"""Rows that feed several tokens in a step of a device: the bits and texts of one at a time."""
+"""Rows that feed several tokens in a device step get the bits and texts of one at a time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-OWN = {"kernels": "skipdec", "quantize": "int8"}  # whose bits are promised
+OWN = {"kernels": "skipdec", "quantize": "int8"}  # drafts are exact
 ALL = LayerPlan(tuple(range(6)))
 
 
 @pytest.fixture
 def generator(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
-    """A generator of int8 on a device of host memory, with skipdec's kernels."""
+    """Yield a generator of int8 on a device of host memory, with skipdec's kernels."""
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm", **OWN)
     with Generator(bundle, backend, max_batch_size=4) as generator:
         yield generator
@@ -35,14 +35,14 @@ def generator(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
 def _with_and_without_drafts(
     generator: Generator, draft: str, schedule: str
 ) -> list[tuple[RequestOutput, RequestOutput]]:
-    """Return texts without drafts and with them, allowed to differ; many guesses are right."""
+    """Return texts without and with inexact drafts, of which many are right."""
     params = [
         SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=1),
         SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True, logprobs=1),
     ] * 4
     prompts = [[5 + index, 6, 7][: 1 + index % 3] for index in range(len(params))]
     plain = generator.generate(prompts, params, schedule=schedule)
-    for _ in range(2):  # with n-grams of the first time
+    for _ in range(2):  # the second time with n-grams of the first
         drafted = generator.generate(
             prompts, params, schedule=schedule, draft=f"{draft},adapt=no,exact=no"
         )
@@ -57,7 +57,7 @@ RIGHT_GUESSES = pytest.mark.parametrize(
 
 
 @RIGHT_GUESSES
-def test_engines_that_round_otherwise_draft_where_that_is_allowed(
+def test_engines_that_round_differently_draft_only_with_exact_no(
     exported: Exported, tmp_path: Path, draft: str, schedule: str
 ) -> None:
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
@@ -70,10 +70,10 @@ def test_engines_that_round_otherwise_draft_where_that_is_allowed(
             ]
 
 
-def test_drafts_go_on_to_the_last_position_where_attention_rotates(
+def test_drafts_reach_the_last_position_with_rotary_embeddings(
     exported: Exported, tmp_path: Path
 ) -> None:
-    """Its tables have rows for what pads the last tokens, too."""
+    """The rotary tables also have rows for the padding after the last tokens."""
     bundle, backend = on_onnxruntime(exported, tmp_path, "llama", dtype="float16")
     with Generator(bundle, backend) as generator:
         num_tokens = generator.model.max_seq_len - 2
@@ -84,7 +84,7 @@ def test_drafts_go_on_to_the_last_position_where_attention_rotates(
 
 @pytest.mark.gpu
 @RIGHT_GUESSES
-def test_drafts_on_a_gpu_leave_texts_as_they_are(
+def test_drafts_on_a_gpu_change_no_text(
     exported: Exported,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
@@ -115,7 +115,7 @@ def test_drafts_on_a_gpu_leave_texts_as_they_are(
 
 @needs_kernels
 def test_the_steady_state_is_one_launch_and_one_wait_per_pass(generator: Generator) -> None:
-    """Few graphs serve it: one for each of the padded rows and tokens that occur."""
+    """There is one graph for each padded number of rows and tokens that occurs."""
     device = device_of(generator)
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     with generator.running_batch(draft="own,adapt=no") as engine:
@@ -144,8 +144,8 @@ def test_plans_of_tensorrt_refuse_several_tokens_by_name(
             generator.generate([[5, 6]], draft="own,exact=no")
 
 
-def test_padding_that_leaves_the_slots_is_refused(exported: Exported, tmp_path: Path) -> None:
-    """Slots that were not made for drafts have no room behind a row's last position."""
+def test_padding_beyond_the_slots_is_refused(exported: Exported, tmp_path: Path) -> None:
+    """Slots not made for drafts have no room after a row's last position."""
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
     with (
         Generator(bundle, backend) as generator,

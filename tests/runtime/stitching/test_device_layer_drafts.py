@@ -1,4 +1,4 @@
-"""Drafts by layers on a device of host memory: they draft as on the CPU, and change no text."""
+"""Layers draft on a device of host memory as on the CPU, and change no text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLACES: list[dict[str, Any]] = [{"threads": 1}, {"device": "rehearsal"}]
 
 @pytest.fixture(scope="module")
 def generator(drafted: Path) -> Iterator[Generator]:
-    """A generator of ``drafted`` on a device that counts what it does."""
+    """Yield a generator of ``drafted`` on a device that counts its operations."""
     bundle, backend = on_onnxruntime(lambda _: drafted, drafted, "pre_norm")
     with Generator(bundle, backend, max_batch_size=4) as generator:
         yield generator
@@ -54,7 +54,7 @@ def _watched(
     prompt_tokens: int = 4,
     kinds: Sequence[SamplingParams] = KINDS,
 ) -> tuple[list[CompletionOutput], Proposals]:
-    """Return the texts of requests of all kinds, and everything that was proposed for them."""
+    """Return the texts of requests of all kinds, and all proposals for them."""
     proposals: Proposals = []
     propose = LayerDrafter.propose
 
@@ -73,7 +73,7 @@ def _watched(
 
 @pytest.fixture(scope="module")
 def trained(generator: Generator) -> Proposals:
-    """Return what the draft layer proposes without a mistake."""
+    """Return the draft layer's proposals without a mutation."""
     return _watched(generator, "trained,adapt=no")[1]
 
 
@@ -86,14 +86,14 @@ def trained(generator: Generator) -> Proposals:
         ("lookup+trained,tokens=3", ("full", "linear:max=5,min=4,horizon=30"), {}),
     ],
 )
-def test_texts_and_drafts_are_the_cpus(
+def test_texts_and_drafts_equal_the_cpus(
     drafted: Path,
     monkeypatch: Monkey,
     draft: str,
     schedules: Sequence[str],
     options: dict[str, int],
 ) -> None:
-    """Greedy and sampled, penalties, log-probabilities, skipping; short memory, all of it NaN."""
+    """Cover sampling, penalties, log-probabilities, skipping, scarce memory full of NaN."""
     with Generator.open(drafted, threads=1, max_batch_size=4) as host:
         ordinary = [fields(one) for one in run(host, None, schedules=schedules)[0]]
         expected, wanted = _watched(host, f"{draft},adapt=no", schedules)
@@ -104,13 +104,13 @@ def test_texts_and_drafts_are_the_cpus(
         assert kv_memory is None or device.kv_memory.peak <= kv_memory
     assert [fields(one) for one in outputs] == ordinary
     assert sum(map(len, proposed)) > 50
-    if kv_memory is None:  # else rows wait, and draft beside others
+    if kv_memory is None:  # else rows wait and have other neighbours
         assert sorted(proposed) == sorted(wanted)
         assert [one.drafts for one in outputs] == [one.drafts for one in expected]
 
 
-def test_rows_draft_on_behind_passes_without_drafts(drafted: Path, monkeypatch: Monkey) -> None:
-    """As in pauses, in which other rows join: what the draft layer was not shown is left out."""
+def test_rows_resume_drafts_after_passes_without_drafts(drafted: Path, monkeypatch: Monkey) -> None:
+    """The draft layer leaves out tokens of passes without drafts, as in pauses."""
     reach = TrainedDrafter.reach
 
     def now_and_then(self: TrainedDrafter, row: Row, most: int) -> int:
@@ -126,7 +126,7 @@ def test_rows_draft_on_behind_passes_without_drafts(drafted: Path, monkeypatch: 
     assert found[0] == found[1]
 
 
-def test_a_prompt_in_chunks_leaves_its_last_states(drafted: Path) -> None:
+def test_a_prompt_in_chunks_keeps_its_last_states(drafted: Path) -> None:
     found = []
     for place in PLACES:
         for most in (16, 64):
@@ -143,7 +143,7 @@ def test_a_prompt_in_chunks_leaves_its_last_states(drafted: Path) -> None:
 def test_operators_of_onnxruntime_draft_the_same(
     exported: Exported, checkpoint: Callable[[str], Path], tmp_path: Path, device: str, dtype: str
 ) -> None:
-    """Its attention takes several tokens of one row at a time."""
+    """ONNX Runtime's attention takes several tokens of one row at a time."""
     layer = write_draft_layer(tmp_path / "layer", str(checkpoint("pre_norm")))
     bundle = exported("pre_norm", draft_layer=layer, dtype=dtype)
     draft, found = "trained,adapt=no,exact=no,tokens=3", list[Counter[tuple[int, ...]]]()
@@ -153,7 +153,7 @@ def test_operators_of_onnxruntime_draft_the_same(
             found.append(Counter(map(tuple, proposed)))
     wanted, held = found[0].total(), (found[0] & found[1]).total()
     assert wanted > 30
-    assert held >= 0.8 * wanted, "all but for rounding"
+    assert held >= 0.8 * wanted, "proposals may differ only by rounding"
 
 
 @pytest.mark.parametrize("draft", ["ends:3", "trained", "first:2"])
@@ -174,8 +174,8 @@ def test_the_steady_state_is_a_launch_per_step_and_allocates_nothing(
         assert now.draft_steps > stats.draft_steps > 10
         assert moved["graph_launches"] == steps
         assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
-        # 1, 2, 4 rows by 1, 2, 4 tokens, and by one token that drafts; trained drafts begin with
-        # 1, 2, 4 tokens, too.
+        # 1, 2, 4 rows by 1, 2, 4 tokens, and by one drafting token; trained drafts also begin
+        # with 1, 2, 4 tokens.
         assert device.counts["captures"] - captured <= 3 * (7 if draft == "trained" else 4)
 
 
@@ -253,7 +253,7 @@ def _keeps_one_state_less_deep(monkeypatch: Monkey) -> None:
         _keeps_one_state_less_deep,
     ],
 )
-def test_a_wrong_draft_is_seen_in_what_is_proposed(
+def test_each_mistake_changes_the_proposals(
     generator: Generator,
     trained: Proposals,
     monkeypatch: Monkey,

@@ -1,4 +1,4 @@
-"""Prompts on a device of host memory: how many calls, waits and bytes they take."""
+"""Prompts on a device of host memory take few calls, waits and bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.tokens.sampler import Sampler
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-ROWS, LENGTH = 64, 40  # more tokens than a call on a CPU takes
-CANDIDATE_BYTES = 64 * (4 + 8)  # of a row: logits and ids
+ROWS, LENGTH = 64, 40  # more tokens than one CPU call takes
+CANDIDATE_BYTES = 64 * (4 + 8)  # logits and ids of a row
 
 
 @pytest.fixture
@@ -29,10 +29,10 @@ def generator(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
 
 
 @pytest.mark.parametrize("schedule", ["full", "linear:max=5,min=2,horizon=6"])
-def test_a_full_batch_of_prompts_is_one_call_that_waits_once_and_copies_no_logits(
+def test_a_full_batch_of_prompts_waits_once_and_copies_no_logits(
     generator: Generator, schedule: str
 ) -> None:
-    """With a schedule, layers run prefixes of several lengths, each with inputs of its own."""
+    """With a schedule, layers run prefixes of several lengths, each with its own inputs."""
     device = device_of(generator)
     with generator.running_batch(admission="fcfs") as batch:
         for row in range(ROWS):
@@ -60,10 +60,10 @@ def test_rows_of_one_prompt_share_its_logits(open_on_device: Open) -> None:
         assert [texts(batch.take(number)) for number in numbers] == alone
 
 
-def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
+def test_slots_of_a_failed_row_are_zeroed_before_reuse(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attention on CUDA multiplies by 0 what the row before left, which may be NaN."""
+    """Attention on CUDA multiplies leftovers of the previous row by 0, which may be NaN."""
     device, slots = device_of(generator), list[DeviceTensor]()
     enter, sample = SlotCache.enter, Sampler.take_best
 
@@ -71,7 +71,7 @@ def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
         slots.extend(views := enter(self, layer, rows))
         return views
 
-    def sick(self: Sampler, token_id: int) -> object:
+    def failing(self: Sampler, token_id: int) -> object:
         raise ArithmeticError("all are NaN")
 
     monkeypatch.setattr(SlotCache, "enter", entered)
@@ -79,7 +79,7 @@ def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
         number = batch.add([5] * LENGTH, GREEDY)
         batch.step()
         assert all(device.bytes_at(slot.address, slot.nbytes).any() for slot in slots)
-        monkeypatch.setattr(Sampler, "take_best", sick)
+        monkeypatch.setattr(Sampler, "take_best", failing)
         batch.step()
         monkeypatch.setattr(Sampler, "take_best", sample)
         assert batch.take(number).outputs[0].finish_reason == "error"
@@ -90,17 +90,17 @@ def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
         assert batch.take(number).outputs[0].finish_reason == "length"
 
 
-def test_a_call_that_failed_leaves_no_memory_of_caches_behind(
+def test_a_failed_call_frees_its_caches(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator.generate([[5, 6, 7]], GREEDY)
     assert generator.kv_memory.held > 0
 
-    def sick(self: Sampler, token_id: int) -> object:
+    def failing(self: Sampler, token_id: int) -> object:
         raise LogitsError("logits", "all are NaN")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sampler, "take_best", sick)
+        patch.setattr(Sampler, "take_best", failing)
         with pytest.raises(LogitsError):
             generator.generate([[5, 6, 7]], GREEDY)
     assert generator.kv_memory.held == 0

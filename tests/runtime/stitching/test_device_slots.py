@@ -1,6 +1,6 @@
-"""A running batch on a device of host memory: each text is what it would be alone.
+"""A running batch on a device of host memory writes each text as if it ran alone.
 
-Over ONNX Runtime behind a device of host memory, and over plans of the fake TensorRT.
+The device runs ONNX Runtime or plans of the fake TensorRT.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from skipdec.runtime.stitching.device.rows import StepLayout
 
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
 MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,placement=bottom")
-# Bytes of memory that was never used. TensorRT's attention multiplies what a mask hides by 0, so
-# there it must be numbers: 12,689.6 in float32.
+# Bytes of unused memory. TensorRT's attention multiplies masked values by 0, so there they must be
+# numbers: 12,689.6 in float32.
 UNUSED = {"onnxruntime": 0xFF, "tensorrt": 0x46}
 
 
@@ -38,7 +38,7 @@ def test_unused_memory_is_never_read(
     assert [texts(output) for output in together(generator, wanted)] == expected
 
 
-def test_rows_that_want_all_logits_get_their_own(open_on_device: Open) -> None:
+def test_rows_that_need_all_logits_get_their_own(open_on_device: Open) -> None:
     generator = open_on_device(max_batch_size=5)
     params = [
         SamplingParams(temperature=0, max_tokens=6, logprobs=2),
@@ -57,10 +57,10 @@ def test_rows_that_want_all_logits_get_their_own(open_on_device: Open) -> None:
         )
 
 
-def test_when_a_device_fails_what_runs_ends_and_what_waits_goes_on(
+def test_a_device_failure_ends_running_rows_and_waiting_ones_run(
     open_on_device: Open,
 ) -> None:
-    """At the first wait behind a step, which is that of a step begun ahead."""
+    """The device fails at the first wait after a step that began ahead."""
     generator = open_on_device(max_batch_size=2)
     expected = texts(generator.generate([[7, 8, 9]], GREEDY)[0])
     with generator.running_batch() as engine:
@@ -78,8 +78,10 @@ def test_when_a_device_fails_what_runs_ends_and_what_waits_goes_on(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ON_GPUS)
-def test_a_running_batch_on_a_gpu(backend: str, exported: Exported, tmp_path: Path) -> None:
-    """In float16 a text may part from what it is alone by rounding: most of them don't."""
+def test_most_texts_of_a_batch_on_a_gpu_equal_those_alone(
+    backend: str, exported: Exported, tmp_path: Path
+) -> None:
+    """In float16, rounding may make a text diverge; most do not."""
     try:
         loaded = BACKENDS[backend](exported, tmp_path)
     except EnvironmentMismatchError as error:
@@ -98,7 +100,9 @@ def test_a_running_batch_on_a_gpu(backend: str, exported: Exported, tmp_path: Pa
     assert sum(one == other for one, other in zip(results, expected, strict=True)) >= 12
 
 
-def _lays_out(monkeypatch: pytest.MonkeyPatch, change: Callable[[StepLayout], StepLayout]) -> None:
+def _changes_layouts(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[StepLayout], StepLayout]
+) -> None:
     of = StepLayout.of
     monkeypatch.setattr(StepLayout, "of", lambda *arguments: change(of(*arguments)))
 
@@ -110,11 +114,13 @@ def _gathers_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
             sources[layer, :rows] = sources[layer, :rows][::-1]
         return replace(layout, sources=sources)
 
-    _lays_out(monkeypatch, backwards)
+    _changes_layouts(monkeypatch, backwards)
 
 
 def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    _lays_out(monkeypatch, lambda layout: replace(layout, fed=np.roll(layout.fed, 1, axis=0)))
+    _changes_layouts(
+        monkeypatch, lambda layout: replace(layout, fed=np.roll(layout.fed, 1, axis=0))
+    )
 
 
 @pytest.mark.parametrize("mutate", [_gathers_backwards, _takes_other_lengths])
@@ -124,7 +130,7 @@ def test_a_wrong_gather_or_length_changes_texts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So the tests above would see it."""
+    """The tests above would therefore detect these mistakes."""
     wanted = [one for seed in range(2) for one in draw(seed, 12)]
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
     with Generator(bundle, backend, max_batch_size=5) as generator:

@@ -20,7 +20,7 @@ MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,p
 
 
 def steady(generator: Generator, wanted: list[Wanted]) -> list[Counter[str]]:
-    """Run the requests three times in one engine; what the device was asked for each time."""
+    """Return the device's operations in each of three runs of the requests in one engine."""
     device, changes = device_of(generator), []
     with generator.running_batch() as engine:
         for _ in range(3):
@@ -44,25 +44,25 @@ def test_the_steady_state_allocates_and_captures_nothing(open_on_device: Open) -
     assert last["graph_launches"] == last["steps"] > 8
 
 
-def test_a_step_is_one_launch_one_wait_and_copies_no_logits(open_on_device: Open) -> None:
+def test_a_step_launches_and_waits_once_and_copies_no_logits(open_on_device: Open) -> None:
     generator = open_on_device(max_batch_size=4)
     device = device_of(generator)
     with generator.running_batch() as engine:
         for index, schedule in enumerate(MIXED):
             engine.add([5 + index, 6], GREEDY.updated(max_tokens=30), schedule=schedule)
-        for _ in range(12):  # all stand at their last depths
+        for _ in range(12):  # until all rows are at their last depths
             engine.step()
         before = Counter(device.counts)
         engine.step()
     moved = device.counts - before
     assert moved["graph_launches"] == moved["waits"] == 1
-    assert moved["synchronize"] == 0  # which would wait for the next step, too
+    assert moved["synchronize"] == 0  # it would also wait for the next step
     assert moved["bytes_to_host"] <= 4 * 64 * (4 + 8)  # candidates of four rows
     assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
 
 
-def test_graphs_are_keyed_by_padded_rows_a_layer_not_by_who_they_are(open_on_device: Open) -> None:
-    """Rows that start one by one, end one by one and change places: few graphs."""
+def test_graphs_are_keyed_by_padded_row_counts(open_on_device: Open) -> None:
+    """Rows that start and end one by one and change places need few graphs."""
     generator = open_on_device(max_batch_size=4)
     wanted = [
         Wanted([5, index], GREEDY.updated(max_tokens=4 + index), "full", 3 * index)
@@ -75,11 +75,11 @@ def test_graphs_are_keyed_by_padded_rows_a_layer_not_by_who_they_are(open_on_dev
                     engine.add(one.prompt, one.params, schedule=one.schedule)
             engine.step()
         assert engine.stats().finished == len(wanted)
-        # 1, 2 and 4 rows; all layers hold the same
+        # 1, 2 and 4 rows; all layers run the same ones.
         assert device_of(generator).counts["captures"] <= 3
 
 
-def test_beyond_the_graphs_that_are_kept_each_layer_has_its_own(
+def test_beyond_most_graphs_each_layer_has_its_own(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = draw(9, 12)
@@ -88,7 +88,7 @@ def test_beyond_the_graphs_that_are_kept_each_layer_has_its_own(
     monkeypatch.setattr(device_graphs, "MOST_GRAPHS", 1)
     before = device_of(generator).counts["graph_launches"]
     assert [texts(output) for output in together(generator, wanted)] == expected
-    assert device_of(generator).counts["graph_launches"] > before + 100  # some a step
+    assert device_of(generator).counts["graph_launches"] > before + 100  # several per step
 
 
 def test_without_graphs_steps_are_enqueued_and_the_reason_is_logged(
@@ -119,10 +119,10 @@ def test_closing_frees_all_device_memory(open_on_device: Open, ends: str) -> Non
             assert not device.allocated
     generator.close()
     assert not device.allocated
-    assert engine.is_busy  # a reference to it holds no memory
+    assert engine.is_busy  # a reference to the batch holds no memory
 
 
-def test_one_bucket_holds_all_rows_and_a_request_beyond_it_is_refused(
+def test_one_bucket_holds_all_rows_and_larger_requests_are_refused(
     exported: Exported, tmp_path: Path
 ) -> None:
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
@@ -141,7 +141,9 @@ def test_one_bucket_holds_all_rows_and_a_request_beyond_it_is_refused(
             generator.running_batch(max_model_len=65).__enter__()
 
 
-def test_a_prompt_longer_than_plans_take_runs_in_chunks(exported: Exported, tmp_path: Path) -> None:
+def test_a_prompt_longer_than_the_plans_allow_runs_in_chunks(
+    exported: Exported, tmp_path: Path
+) -> None:
     wanted = [Wanted([9, 8, 7, 6, 5] * 4, GREEDY, schedule, 0) for schedule in MIXED]
     with Generator.open(exported("pre_norm"), threads=1) as generator:
         expected = [texts(one.alone(generator)) for one in wanted]
@@ -150,7 +152,9 @@ def test_a_prompt_longer_than_plans_take_runs_in_chunks(exported: Exported, tmp_
         assert [texts(output) for output in together(generator, wanted)] == expected
 
 
-def test_no_more_prompts_share_a_call_than_plans_take(exported: Exported, tmp_path: Path) -> None:
+def test_no_more_prompts_share_a_call_than_the_plans_allow(
+    exported: Exported, tmp_path: Path
+) -> None:
     wanted = [Wanted([9, 8 + index], GREEDY, "full", 0) for index in range(5)]
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm", max_prefill_rows=2)
     with Generator(bundle, backend) as generator:

@@ -1,4 +1,4 @@
-"""Engines of drafts are loaded when a draft asks for them, never for texts without drafts."""
+"""Engines of drafts are loaded only when a draft needs them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
 
 
-class Loads(OrtBackend):
-    """Writes down which engines are loaded."""
+class RecordingBackend(OrtBackend):
+    """Records which engines are loaded."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__(1, **options)
@@ -52,15 +52,15 @@ def drafts_of(stitcher: HostStitcher) -> DraftEngines:
     return stitcher.drafts
 
 
-def spoil(path: Path) -> None:
+def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    path.unlink()  # a copy of links
+    path.unlink()  # the bundle is a copy of links
     path.write_bytes(content)
 
 
-def test_a_draft_loads_the_engines_that_it_asks_for_once(drafted: Path) -> None:
-    backend = Loads()
+def test_a_draft_loads_its_engines_once(drafted: Path) -> None:
+    backend = RecordingBackend()
     drafts = drafts_of(opened(drafted, backend))
     assert (drafts.reads, drafts.head_tokens) == ((), 64)
     assert not [name for name in backend.names if "draft" in name or "trained" in name]
@@ -84,9 +84,9 @@ def test_a_draft_loads_the_engines_that_it_asks_for_once(drafted: Path) -> None:
 
 def test_texts_without_drafts_need_no_draft_layer(drafted: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(drafted, tmp_path / "bundle")
-    spoil(bundle / "engines/skipdec/layer_draft.weights")
-    with Generator.open(bundle, threads=1) as generator, Generator.open(drafted) as whole:
-        texts = [one.generate([[5, 6, 7]], GREEDY)[0].outputs[0] for one in (generator, whole)]
+    damage(bundle / "engines/skipdec/layer_draft.weights")
+    with Generator.open(bundle, threads=1) as generator, Generator.open(drafted) as undamaged:
+        texts = [one.generate([[5, 6, 7]], GREEDY)[0].outputs[0] for one in (generator, undamaged)]
     assert texts[0].token_ids == texts[1].token_ids
     drafts = drafts_of(opened(bundle, OrtBackend(1)))
     with pytest.raises(BundleError, match=r"layer_draft\.weights: has SHA-256 .*; expected"):
@@ -95,12 +95,12 @@ def test_texts_without_drafts_need_no_draft_layer(drafted: Path, tmp_path: Path)
 
 def test_a_damaged_graph_of_drafts_is_refused_at_opening(drafted: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(drafted, tmp_path / "bundle")
-    spoil(bundle / "engines/skipdec/head_draft.onnx")
+    damage(bundle / "engines/skipdec/head_draft.onnx")
     with pytest.raises(BundleError, match=r"head_draft\.onnx: has SHA-256 .*; expected"):
         EngineBundle.open(bundle)
 
 
-def test_bundles_without_drafts_have_no_engines_for_them(exported: Callable[..., Path]) -> None:
+def test_a_bundle_without_drafts_has_no_draft_engines(exported: Callable[..., Path]) -> None:
     path = exported("pre_norm", quantize="int8", kernels="skipdec")
     assert opened(path, OrtBackend(1)).drafts is None
 

@@ -1,4 +1,4 @@
-"""Draft steps leave no trace: passes behind them give the bits that they give without drafts."""
+"""Draft steps leave no trace: passes after them give the same bits as without drafts."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
         ("untied", "int8-block", "float16"),
     ],
 )
-def test_passes_behind_drafts_have_the_bits_of_the_hosts_without(
+def test_passes_after_drafts_have_the_hosts_bits_without_drafts(
     exported: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
     structure: str,
     quantize: str,
     kv_dtype: str,
 ) -> None:
-    """The contract of stitchers. Unused memory is NaN; rows draft through any layers."""
+    """Check the contract of stitchers with NaN in unused memory and drafts by any layers."""
     bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
     with fed_stitcher(bundle) as stitcher:
         wanted = bits_alone(stitcher)
@@ -79,13 +79,13 @@ def test_drafts_on_operators_of_onnxruntime_leave_no_trace(exported: Callable[..
 Draft = Callable[[SlotStitcher, Sequence[DraftRow], LayerPlan], object]
 
 
-def _drafts(monkeypatch: pytest.MonkeyPatch, change: Callable[[Draft], Draft]) -> None:
+def _changes_drafts(monkeypatch: pytest.MonkeyPatch, change: Callable[[Draft], Draft]) -> None:
     for kind in (HostSlotStitcher, DeviceSlotStitcher):
         monkeypatch.setattr(kind, "draft", change(kind.draft))
 
 
 def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that do not draft write their last position again."""
+    """Let rows that do not draft overwrite their last position."""
     length = SlotCache.length
 
     def changed(run: Draft) -> Draft:
@@ -99,7 +99,7 @@ def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return early
 
-    _drafts(monkeypatch, changed)
+    _changes_drafts(monkeypatch, changed)
 
 
 def _leaves_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +111,11 @@ def _leaves_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return leaving
 
-    _drafts(monkeypatch, changed)
+    _changes_drafts(monkeypatch, changed)
 
 
-def _does_not_see_that_slots_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the routes and layouts of other rows in other slots are kept."""
+def _ignores_changes_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the routes and layouts of other rows in other slots."""
     monkeypatch.setattr(SlotCache, "version", property(lambda self: 0, lambda self, _: None), False)
 
 
@@ -124,7 +124,7 @@ def _does_not_see_that_slots_change(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         _writes_a_position_early,
         _leaves_layers,
-        _does_not_see_that_slots_change,
+        _ignores_changes_of_slots,
     ],
 )
 @pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
@@ -139,7 +139,7 @@ def test_a_trace_of_a_draft_changes_bits(
         mutate(patch)
         try:
             found = known_bits(TEXTS, operations, Drafting(own, seed=3).run(operations))
-        except (AssertionError, KeyError, UsageError):  # other logits, or rows that are not there
+        except (AssertionError, KeyError, UsageError):  # other logits, or missing rows
             found = {}
         finally:
             own.slots.reset()
@@ -159,7 +159,7 @@ def begin(stitcher: FedStitcher, *max_tokens: int) -> None:
 def test_a_draft_step_has_the_bits_of_a_pass_of_its_layers(
     own: FedStitcher, plan: LayerPlan
 ) -> None:
-    """The first token sees the prompt's keys alone, which all layers have."""
+    """The first token only sees the prompt's keys, which all layers have."""
     try:
         begin(own, 9, 9, 9)
         drafts = own.slots.draft([DraftRow(2, 11, 3), DraftRow(0, 8, 3)], plan)
@@ -174,7 +174,7 @@ def test_a_draft_step_has_the_bits_of_a_pass_of_its_layers(
 def test_rows_that_do_not_draft_write_within_their_positions(
     own: FedStitcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that leaves a layer in its next pass holds no position there that it would write."""
+    """A row that leaves a layer in its next pass must not write a position there."""
     set_rows, written = StepBuffers.set_rows, []
 
     def noted(
@@ -214,7 +214,7 @@ def test_tokens_that_cannot_be_drafted_from_are_refused(
         begin(own, 3)
         with pytest.raises(UsageError, match=problem):
             own.slots.draft([row], FULL)
-        own.step([StepRow(0, (8,), 3, (FULL,))])  # nothing has changed
+        own.step([StepRow(0, (8,), 3, (FULL,))])  # the refusal changed nothing
     finally:
         own.slots.reset()
 

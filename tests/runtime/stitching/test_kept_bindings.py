@@ -1,4 +1,4 @@
-"""Layers stay bound to slots from call to call, until the slots' memory is freed."""
+"""Layers stay bound to slots across calls, until the slots' memory is freed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def num_bound() -> int:
 
 
 @pytest.mark.parametrize("draft", ["off", "own,adapt=no"])
-def test_a_call_of_lengths_that_ran_before_binds_its_prompt_alone(
+def test_a_repeated_call_binds_only_its_prompts(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, draft: str
 ) -> None:
     for _ in range(2):
@@ -43,10 +43,10 @@ def test_a_call_of_lengths_that_ran_before_binds_its_prompt_alone(
     bind, bound = EngineSession.bind, []
     monkeypatch.setattr(EngineSession, "bind", lambda *given: bound.append(0) or bind(*given))
     assert [text(generator, prompt, draft) for prompt in (SHORT, LONG)] == before
-    assert len(bound) == 2 * (generator.model.num_layers + 2), "each engine once a prompt"
+    assert len(bound) == 2 * (generator.model.num_layers + 2), "each engine once per prompt"
 
 
-def test_memory_that_is_freed_leaves_no_binding(generator: Generator) -> None:
+def test_freed_memory_leaves_no_binding(generator: Generator) -> None:
     drafts = ("off", "own,adapt=no")
     before = [text(generator, prompt, draft) for prompt in (SHORT, LONG) for draft in drafts]
     assert num_bound() > 0

@@ -1,4 +1,4 @@
-"""Loaded engines are one call's at a time, and freed when no step runs, whoever closes."""
+"""One call at a time holds loaded engines, and closing frees them once no step runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from skipdec.runtime.stitching.loaded import EngineLock
 from skipdec.runtime.stitching.protocol import Stitcher
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
-SECONDS = 30  # after which a test that hangs fails
+SECONDS = 30  # until a hung test fails
 
 
-class Room:
-    """Engines that write down what is done with them."""
+class RecordedEngines:
+    """An engine lock that records how its engines are used."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -34,7 +34,7 @@ class Room:
         self.engines = EngineLock(stitcher, self.backend, self.pool)
 
     def slots(self) -> SlotStitcher:
-        """Slots that have memory until they are closed."""
+        """Return slots that hold memory until they are closed."""
         buffer = self.pool.acquire(5000)
         slots: Mock = create_autospec(SlotStitcher, instance=True, planned_bytes=0)
 
@@ -47,13 +47,13 @@ class Room:
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room()
+def recorded() -> RecordedEngines:
+    return RecordedEngines()
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set as soon as someone waits for a step to end."""
+    """Return an event that is set once a thread waits for a step to end."""
     event = Event()
 
     class Announced(Condition):
@@ -72,152 +72,154 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def test_close_waits_for_the_step_that_runs_and_ends_the_call(
+def test_close_waits_for_the_running_step_and_ends_the_call(
     waits: Event, threads: ThreadPoolExecutor
 ) -> None:
-    room, in_step = Room(), Event()
+    recorded, in_step = RecordedEngines(), Event()
 
     def step() -> None:
-        with room.engines.step():
+        with recorded.engines.step():
             in_step.set()
             assert waits.wait(SECONDS), "close did not wait"
-            room.done.append("step")
+            recorded.done.append("step")
 
     def call() -> None:
-        with room.engines.hold(room.slots()):
+        with recorded.engines.hold(recorded.slots()):
             step()
             step()
 
     running = threads.submit(call)
     assert in_step.wait(SECONDS)
-    threads.submit(room.engines.close).result(SECONDS)
+    threads.submit(recorded.engines.close).result(SECONDS)
     with pytest.raises(ClosedError):
         running.result(SECONDS)
-    assert room.done == ["step", "closed", "freed"]
-    assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
-    room.backend.close.assert_called_once()
+    assert recorded.done == ["step", "closed", "freed"]
+    assert recorded.pool.in_use_bytes == recorded.pool.idle_bytes == 0
+    recorded.backend.close.assert_called_once()
 
 
 def test_close_waits_while_the_holder_keeps_its_slots(
     waits: Event, threads: ThreadPoolExecutor
 ) -> None:
-    room = Room()
-    with room.engines.hold(room.slots()):
-        with room.engines.unfreed():
-            closing = threads.submit(room.engines.close)
+    recorded = RecordedEngines()
+    with recorded.engines.hold(recorded.slots()):
+        with recorded.engines.unfreed():
+            closing = threads.submit(recorded.engines.close)
             assert waits.wait(SECONDS)
-            assert room.done == []
+            assert recorded.done == []
         closing.result(SECONDS)
-        assert room.done == ["closed", "freed"]
-        with room.engines.unfreed():  # still runs, on slots that are closed
-            room.done.append("kept")
-    assert room.done == ["closed", "freed", "kept"]
+        assert recorded.done == ["closed", "freed"]
+        with recorded.engines.unfreed():  # still allowed, on closed slots
+            recorded.done.append("kept")
+    assert recorded.done == ["closed", "freed", "kept"]
 
 
-def test_close_does_not_wait_for_a_call_that_rests(room: Room) -> None:
-    with room.engines.hold(room.slots()):
-        with room.engines.step():
+def test_close_does_not_wait_for_a_call_between_steps(recorded: RecordedEngines) -> None:
+    with recorded.engines.hold(recorded.slots()):
+        with recorded.engines.step():
             pass
-        room.engines.close()
-        assert room.done == ["closed", "freed"]
-        assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
-        with pytest.raises(ClosedError), room.engines.step():
-            room.done.append("step")
-    assert room.done == ["closed", "freed"]
-    assert room.pool.in_use_bytes == room.pool.idle_bytes == 0
+        recorded.engines.close()
+        assert recorded.done == ["closed", "freed"]
+        assert recorded.pool.in_use_bytes == recorded.pool.idle_bytes == 0
+        with pytest.raises(ClosedError), recorded.engines.step():
+            recorded.done.append("step")
+    assert recorded.done == ["closed", "freed"]
+    assert recorded.pool.in_use_bytes == recorded.pool.idle_bytes == 0
 
 
-def test_close_inside_a_step_leaves_freeing_to_its_end(room: Room) -> None:
-    with room.engines.step():
-        room.engines.close()
-        assert room.done == []
-    assert room.done == ["freed"]
-    room.backend.close.assert_called_once()
+def test_close_inside_a_step_frees_at_its_end(recorded: RecordedEngines) -> None:
+    with recorded.engines.step():
+        recorded.engines.close()
+        assert recorded.done == []
+    assert recorded.done == ["freed"]
+    recorded.backend.close.assert_called_once()
 
 
-def test_trim_waits_for_the_step_that_runs(waits: Event, threads: ThreadPoolExecutor) -> None:
-    room, in_step = Room(), Event()
+def test_trim_waits_for_the_running_step(waits: Event, threads: ThreadPoolExecutor) -> None:
+    recorded, in_step = RecordedEngines(), Event()
 
     def step() -> None:
-        with room.engines.step():
-            room.pool.release(room.pool.acquire(5000))
+        with recorded.engines.step():
+            recorded.pool.release(recorded.pool.acquire(5000))
             in_step.set()
             assert waits.wait(SECONDS), "trim did not wait"
-            assert room.pool.idle_bytes > 0
+            assert recorded.pool.idle_bytes > 0
 
     running = threads.submit(step)
     assert in_step.wait(SECONDS)
-    room.engines.trim()
+    recorded.engines.trim()
     running.result(SECONDS)
-    assert room.pool.idle_bytes == 0
+    assert recorded.pool.idle_bytes == 0
 
 
-def test_a_step_that_runs_out_of_memory_says_what_to_lower(room: Room) -> None:
-    with pytest.raises(CapacityError, match="lower max_batch_size"), room.engines.step():
+def test_a_step_out_of_memory_says_what_to_lower(recorded: RecordedEngines) -> None:
+    with pytest.raises(CapacityError, match="lower max_batch_size"), recorded.engines.step():
         raise MemoryError
-    with room.engines.step():
-        room.done.append("step")
-    assert room.done == ["step"]
+    with recorded.engines.step():
+        recorded.done.append("step")
+    assert recorded.done == ["step"]
 
 
 def test_calls_of_other_threads_wait_in_order_of_arrival(
     waits: Event, threads: ThreadPoolExecutor
 ) -> None:
-    room = Room()
+    recorded = RecordedEngines()
 
     def call(name: str) -> None:
-        with room.engines.hold():
-            room.done.append(name)
+        with recorded.engines.hold():
+            recorded.done.append(name)
 
-    with room.engines.hold():
+    with recorded.engines.hold():
         first = threads.submit(call, "first")
         assert waits.wait(SECONDS), "the first did not wait"
         waits.clear()
         second = threads.submit(call, "second")
         assert waits.wait(SECONDS), "the second did not wait"
-        assert room.done == []
+        assert recorded.done == []
     first.result(SECONDS)
     second.result(SECONDS)
-    assert room.done == ["first", "second"]
+    assert recorded.done == ["first", "second"]
 
 
 def test_close_ends_the_wait_of_a_call(waits: Event, threads: ThreadPoolExecutor) -> None:
-    room = Room()
+    recorded = RecordedEngines()
 
     def call() -> None:
-        with room.engines.hold():
-            room.done.append("ran")
+        with recorded.engines.hold():
+            recorded.done.append("ran")
 
-    with room.engines.hold():
+    with recorded.engines.hold():
         waiting = threads.submit(call)
-        assert waits.wait(SECONDS), "it did not wait"
-        room.engines.close()
+        assert waits.wait(SECONDS), "the call did not wait"
+        recorded.engines.close()
         with pytest.raises(ClosedError):
             waiting.result(SECONDS)
-    assert room.done == ["freed"]
+    assert recorded.done == ["freed"]
 
 
-def test_a_call_that_lasts_is_not_waited_for(room: Room, threads: ThreadPoolExecutor) -> None:
-    with room.engines.hold(lasts=True):
-        call = threads.submit(room.engines.hold().__enter__)
+def test_a_call_does_not_wait_for_a_running_batch(
+    recorded: RecordedEngines, threads: ThreadPoolExecutor
+) -> None:
+    with recorded.engines.hold(lasts=True):
+        call = threads.submit(recorded.engines.hold().__enter__)
         with pytest.raises(SkipDecError, match="a running batch holds it"):
             call.result(SECONDS)
 
 
-def test_a_call_that_waits_is_refused_once_one_that_lasts_holds(
+def test_a_waiting_call_is_refused_once_a_running_batch_holds(
     waits: Event, threads: ThreadPoolExecutor
 ) -> None:
-    room, over = Room(), Event()
+    recorded, over = RecordedEngines(), Event()
 
     def last() -> None:
-        with room.engines.hold(lasts=True):
+        with recorded.engines.hold(lasts=True):
             assert over.wait(SECONDS)
 
-    with room.engines.hold():
+    with recorded.engines.hold():
         lasting = threads.submit(last)
         assert waits.wait(SECONDS), "the first did not wait"
         waits.clear()
-        call = threads.submit(room.engines.hold().__enter__)
+        call = threads.submit(recorded.engines.hold().__enter__)
         assert waits.wait(SECONDS), "the second did not wait"
     try:
         with pytest.raises(SkipDecError, match="a running batch holds it"):
@@ -227,30 +229,30 @@ def test_a_call_that_waits_is_refused_once_one_that_lasts_holds(
     lasting.result(SECONDS)
 
 
-def test_a_second_call_within_the_first_is_refused(room: Room) -> None:
+def test_a_second_call_within_the_first_is_refused(recorded: RecordedEngines) -> None:
     with (
-        room.engines.hold(),
+        recorded.engines.hold(),
         pytest.raises(SkipDecError, match="is busy"),
-        room.engines.hold(),
+        recorded.engines.hold(),
     ):
         pass
-    with room.engines.hold():
+    with recorded.engines.hold():
         pass
 
 
-def test_a_fork_may_neither_use_nor_free_its_parents_engines(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+def test_a_fork_can_neither_use_nor_free_its_parents_engines(
+    recorded: RecordedEngines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with room.engines.hold(room.slots()):
+    with recorded.engines.hold(recorded.slots()):
         with monkeypatch.context() as fork:
             fork.setattr(os, "getpid", lambda: -1)
             with pytest.raises(SkipDecError, match=r"-1, is a fork: .* by 'spawn'"):
-                room.engines.step().__enter__()
+                recorded.engines.step().__enter__()
             with pytest.raises(SkipDecError, match="is a fork"):
-                room.engines.hold().__enter__()
-            room.engines.trim()
-            room.engines.close()
-        assert room.done == []
-        with room.engines.step():
-            room.done.append("step")
-    assert room.done == ["step", "closed"]
+                recorded.engines.hold().__enter__()
+            recorded.engines.trim()
+            recorded.engines.close()
+        assert recorded.done == []
+        with recorded.engines.step():
+            recorded.done.append("step")
+    assert recorded.done == ["step", "closed"]

@@ -48,10 +48,10 @@ CAPACITY = 64  # positions of the tiny models
         ("qwen3", "int4", "int8"),
     ],
 )
-def test_several_tokens_have_the_bits_of_one(
+def test_several_tokens_have_the_bits_of_one_at_a_time(
     exported: Callable[..., Path], structure: str, quantize: str, kv_dtype: str
 ) -> None:
-    """On the host; and on a device where the cache's types take other ways there."""
+    """Run on the host, and on a device for cache types that it handles differently."""
     bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
     on_device = structure == "pre_norm" and kv_dtype in ("float32", "int8")
     wanted = None
@@ -66,7 +66,7 @@ def test_several_tokens_have_the_bits_of_one(
 @pytest.mark.parametrize(
     ("quantize", "device"), [("none", "cpu"), ("int8", "cpu"), ("none", "rehearsal")]
 )
-def test_engines_of_onnxruntime_differ_by_rounding_at_most(
+def test_engines_of_onnxruntime_differ_only_by_rounding(
     exported: Callable[..., Path], quantize: str, device: str
 ) -> None:
     operations = together(TEXTS, 3, seed=5)
@@ -88,7 +88,7 @@ def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was gathered is put back in another order."""
+    """Put gathered tokens back in another order."""
     of = TokenGroup.of
 
     def wrong(*given: Any, **more: Any) -> TokenGroup:  # noqa: ANN401
@@ -106,10 +106,10 @@ def _runs_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def _fills(
+def _changes_device_inputs(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, np.ndarray]], object]
 ) -> None:
-    """Change what a device is given for steps of several tokens per row."""
+    """Change a device's inputs for steps of several tokens per row."""
     fill = DeviceRows.fill
 
     def wrong(self: DeviceRows, layout: StepLayout, *arguments: Any) -> None:  # noqa: ANN401
@@ -121,16 +121,18 @@ def _fills(
 
 
 def _attends_too_far_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    _fills(monkeypatch, lambda inputs: np.add(inputs["starts"], 1, out=inputs["starts"]))
+    _changes_device_inputs(
+        monkeypatch, lambda inputs: np.add(inputs["starts"], 1, out=inputs["starts"])
+    )
 
 
 def _forgets_padding_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes logits of the rows' first tokens one after the other, as if nothing were padded."""
+    """Take logits as if the rows' tokens were not padded."""
 
     def dense(inputs: dict[str, np.ndarray]) -> None:
         inputs["logit rows"][...] = np.arange(len(inputs["logit rows"]))
 
-    _fills(monkeypatch, dense)
+    _changes_device_inputs(monkeypatch, dense)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_wrong_position_place_or_depth_changes_bits(
     logits = own.run(operations)
     try:
         found = known_bits(TEXTS, operations, logits)
-    except AssertionError:  # a token that was fed again gave other logits
+    except AssertionError:  # a repeated token gave other logits
         found = {}
     assert found != own_bits
 
@@ -179,7 +181,7 @@ def test_padding_beyond_the_last_position_changes_no_row(
 def test_moving_padding_back_into_the_cache_changes_bits(
     own: FedStitcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutation: rows start earlier where their padding would not fit, as a scatter clamps."""
+    """A mutation lets rows start earlier where their padding does not fit, as a scatter does."""
     set_rows = StepBuffers.set_rows
 
     def moved(
@@ -216,12 +218,12 @@ def test_tokens_that_cannot_be_fed_are_refused(
         own.step([StepRow(0, (8,), 3, PLANS[:1])])
         with pytest.raises(UsageError, match=problem):
             own.slots.step([row])
-        own.step([StepRow(0, (9,), 4, PLANS[:1])])  # nothing has changed
+        own.step([StepRow(0, (9,), 4, PLANS[:1])])  # the refusal changed nothing
     finally:
         own.slots.reset()
 
 
-def test_a_row_goes_back_to_where_it_last_left_a_layer(own: FedStitcher) -> None:
+def test_a_row_rolls_back_at_most_to_where_it_left_a_layer(own: FedStitcher) -> None:
     own.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 9}}])
     try:
         own.step([StepRow(0, (8,), 3, PLANS[:1])])
