@@ -1,4 +1,4 @@
-"""An engine in a thread of this process: cancelled calls, steps that hang, engines that fail."""
+"""An engine in a thread survives cancelled calls, hung steps and failures."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def alone(bundle: Path, prompt: list[int], params: SamplingParams = SHORT) -> tu
         return generator.generate([prompt], params)[0].outputs[0].token_ids
 
 
-def test_what_fails_to_open_leaves_nothing_open(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_open_closes_its_generator(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Generator] = []
     close = Generator.close
     monkeypatch.setattr(Generator, "close", lambda one: (closed.append(one), close(one)))
@@ -72,29 +70,31 @@ def test_cancelling_a_call_cancels_its_request(bundle: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_request_without_memory_ends_alone(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, create = alone(bundle, PROMPTS[0]), RunningRequest.create
+def test_a_request_without_memory_fails_alone(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, create = alone(bundle, PROMPTS[0]), RunningRequest.create
 
     def refuse(*given: Any, **named: Any) -> RunningRequest:  # noqa: ANN401
         if named["outputs"] == range(2):
-            raise MemoryError("by intent")
+            raise MemoryError("on purpose")
         return create(*given, **named)
 
     monkeypatch.setattr(RunningRequest, "create", refuse)
 
     async def main() -> None:
         async with opened(bundle) as engine:
-            with pytest.raises(SkipDecError, match="by intent"):
+            with pytest.raises(SkipDecError, match="on purpose"):
                 await engine.generate(PROMPTS[0], SamplingParams(n=2))
             output = await engine.generate(PROMPTS[0], SHORT)
-            assert output.outputs[0].token_ids == whole
+            assert output.outputs[0].token_ids == expected
             assert await engine.drain(timeout=10)
 
     asyncio.run(main())
 
 
 def test_a_deadline_is_kept_while_a_step_hangs(bundle: Path) -> None:
-    whole = alone(bundle, PROMPTS[0])
+    expected = alone(bundle, PROMPTS[0])
 
     async def main() -> None:
         async with opened(bundle) as engine:
@@ -102,14 +102,14 @@ def test_a_deadline_is_kept_while_a_step_hangs(bundle: Path) -> None:
                 output = await engine.generate(PROMPTS[0], LONG, deadline=0.05)
                 (one,) = output.outputs
                 assert (one.finish_reason, one.stop_reason) == ("abort", "deadline")
-                assert one.token_ids == whole[: len(one.token_ids)]
+                assert one.token_ids == expected[: len(one.token_ids)]
             assert await engine.drain(timeout=60)
 
     asyncio.run(main())
 
 
-def test_many_can_wait_for_an_end_at_once(bundle: Path) -> None:
-    """None of them takes a thread, of which a pool has few."""
+def test_many_calls_of_drain_can_wait_at_once(bundle: Path) -> None:
+    """Waiting must not occupy threads of a pool, which has few."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("a thread of a pool")

@@ -1,4 +1,4 @@
-"""Requests that wait for engines which come and go; here an engine is a list of messages."""
+"""Requests wait in a queue for engines, which these tests replace by lists of messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
 
 
 class Worker:
-    """An engine that keeps what it is sent."""
+    """An engine that keeps the messages sent to it."""
 
     def __init__(self) -> None:
         self.messages: list[ToEngine] = []
@@ -32,8 +32,8 @@ class Worker:
         return [one.request_id for one in self.messages if isinstance(one, ServedRequest)]
 
 
-class Front:
-    """Requests by name, each with a prompt of its own token, in the queue under test."""
+class QueueUnderTest:
+    """Submits and ends requests by name; each prompt is one token."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -58,15 +58,15 @@ class Front:
         self.queue.take(StepResult(ended=[RequestOutput(name, None, (5,), (output,), True)]))
 
 
-def run(test: Callable[[Front], Any]) -> None:
+def run(test: Callable[[QueueUnderTest], Any]) -> None:
     async def main() -> None:
-        await test(Front())
+        await test(QueueUnderTest())
 
     asyncio.run(main())
 
 
-def test_requests_wait_for_a_worker_and_come_to_it_in_order() -> None:
-    async def test(front: Front) -> None:
+def test_requests_wait_for_a_worker_and_reach_it_in_order() -> None:
+    async def test(front: QueueUnderTest) -> None:
         streams = [front.submit(name, index) for index, name in enumerate("abc")]
         worker = front.worker()
         assert worker.has == ["a", "b", "c"]
@@ -77,8 +77,8 @@ def test_requests_wait_for_a_worker_and_come_to_it_in_order() -> None:
     run(test)
 
 
-def test_what_waited_is_tried_again_once() -> None:
-    async def test(front: Front) -> None:
+def test_a_waiting_request_is_retried_once() -> None:
+    async def test(front: QueueUnderTest) -> None:
         front.worker()
         ran, waited = front.submit("ran", 1), front.submit("waited", 2)
         front.begin("ran")
@@ -97,8 +97,8 @@ def test_what_waited_is_tried_again_once() -> None:
     run(test)
 
 
-def test_who_left_or_is_late_is_not_tried_again() -> None:
-    async def test(front: Front) -> None:
+def test_cancelled_and_late_requests_are_not_retried() -> None:
+    async def test(front: QueueUnderTest) -> None:
         worker = front.worker()
         left = front.submit("left", 1)
         left.cancel()
@@ -113,8 +113,8 @@ def test_who_left_or_is_late_is_not_tried_again() -> None:
     run(test)
 
 
-def test_suspects_run_one_at_a_time_and_second_death_fails_them() -> None:
-    async def test(front: Front) -> None:
+def test_suspects_run_one_at_a_time_and_fail_at_a_second_death() -> None:
+    async def test(front: QueueUnderTest) -> None:
         front.worker()
         for name, token in (("good", 1), ("bad", 2)):
             front.submit(name, token)
@@ -133,7 +133,7 @@ def test_suspects_run_one_at_a_time_and_second_death_fails_them() -> None:
         with pytest.raises(WorkerDiedError):
             await other.output()
         with pytest.raises(UsageError, match="twice"):
-            await twin.output()  # it waited
+            await twin.output()  # it only waited
         with pytest.raises(UsageError, match=r"twice; .* again in 60 s"):
             front.submit("bad once more", 2)
         front.submit("good once more", 1)
@@ -144,8 +144,8 @@ def test_suspects_run_one_at_a_time_and_second_death_fails_them() -> None:
     run(test)
 
 
-def test_a_suspect_that_left_makes_room_for_the_next_and_stays_one() -> None:
-    async def test(front: Front) -> None:
+def test_a_cancelled_suspect_stays_one_and_the_next_may_run() -> None:
+    async def test(front: QueueUnderTest) -> None:
         front.worker()
         front.submit("a", 1)
         front.submit("b", 2)
@@ -162,8 +162,8 @@ def test_a_suspect_that_left_makes_room_for_the_next_and_stays_one() -> None:
     run(test)
 
 
-def test_a_worker_is_silent_only_while_it_has_something_to_do() -> None:
-    async def test(front: Front) -> None:
+def test_a_worker_counts_as_silent_only_with_requests() -> None:
+    async def test(front: QueueUnderTest) -> None:
         assert front.queue.seconds_silent == 0
         front.worker()
         assert front.queue.seconds_silent == 0
@@ -175,7 +175,7 @@ def test_a_worker_is_silent_only_while_it_has_something_to_do() -> None:
     run(test)
 
 
-def test_two_deaths_are_poison_and_an_end_in_between_acquits() -> None:
+def test_two_deaths_make_poison_unless_a_success_comes_between() -> None:
     suspects = Suspects(timeout=60)
     suspects.blame(["a", "b", "b"])
     assert suspects.has("b")
@@ -185,7 +185,7 @@ def test_two_deaths_are_poison_and_an_end_in_between_acquits() -> None:
     assert [suspects.is_poison(one) for one in "abc"] == [False, True, False]
 
 
-def test_poison_is_tried_again_after_its_time_and_one_more_death_renews_it() -> None:
+def test_poison_expires_and_one_more_death_renews_it() -> None:
     now = 0.0
     suspects = Suspects(timeout=60, clock=lambda: now)
     suspects.blame(["a"])

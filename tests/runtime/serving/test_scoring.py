@@ -1,4 +1,4 @@
-"""Texts scored by an AsyncEngine: their values, their turn between steps, how they are given up."""
+"""An AsyncEngine scores texts between steps, and can cancel or refuse them."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def with_engine(bundle: Path, main: Callable[[AsyncEngine], object], **options: 
 
 
 @pytest.mark.parametrize("schedule", ["full", "2x", DECAYING])
-def test_continuations_are_scored_as_by_the_generator_while_texts_run(
-    bundle: Path, schedule: str
-) -> None:
+def test_scores_beside_running_texts_equal_the_generators(bundle: Path, schedule: str) -> None:
     async def main(engine: AsyncEngine) -> None:
         texts = asyncio.gather(*(engine.generate(TEXT[:index], LONG) for index in (1, 2, 3)))
         scores = [engine.score(TEXT[:3], TEXT[3:], schedule=schedule) for _ in range(4)]
@@ -69,7 +67,7 @@ def test_continuations_are_scored_as_by_the_generator_while_texts_run(
 
 
 @pytest.mark.parametrize("schedule", ["full", "2x", DECAYING])
-def test_a_prompt_is_scored_at_the_depth_at_which_it_is_read(bundle: Path, schedule: str) -> None:
+def test_a_prompt_is_scored_at_its_prompt_depths(bundle: Path, schedule: str) -> None:
     async def main(engine: AsyncEngine) -> None:
         scored = await engine.score(TEXT, schedule=schedule, top_logprobs=2, followed_by=NEXT)
         (alone,) = (await engine.generate(TEXT, NEXT, schedule=schedule)).outputs
@@ -91,7 +89,7 @@ def test_a_prompt_is_scored_at_the_depth_at_which_it_is_read(bundle: Path, sched
     with_engine(bundle, main)
 
 
-def test_between_two_texts_that_are_scored_comes_a_step(
+def test_a_step_runs_between_two_scored_texts(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -126,18 +124,18 @@ def test_between_two_texts_that_are_scored_comes_a_step(
     assert ["score", "score"] not in [done[index : index + 2] for index in range(len(done))]
 
 
-def test_texts_run_as_long_as_the_last_scored_prompt_took() -> None:
+def test_texts_run_for_as_long_as_the_last_scoring_took() -> None:
     turns = ScoringTurns()
     assert turns.is_due(text_seconds=5.0, steps=9, running=True)
     turns.scored(2.0, text_seconds=5.0, steps=9)
     assert not turns.is_due(text_seconds=6.9, steps=11, running=True)
     assert turns.is_due(text_seconds=7.0, steps=11, running=True)
     turns.scored(0.0, text_seconds=7.0, steps=11)
-    assert not turns.is_due(text_seconds=7.0, steps=11, running=True)  # those that run are owed one
+    assert not turns.is_due(text_seconds=7.0, steps=11, running=True)  # running texts come first
     assert turns.is_due(text_seconds=7.0, steps=11, running=False)
 
 
-def test_the_time_to_the_token_that_follows_counts_the_wait(
+def test_time_to_first_token_after_scoring_includes_the_wait(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = BatchScoring.run
@@ -156,9 +154,7 @@ def test_the_time_to_the_token_that_follows_counts_the_wait(
     with_engine(bundle, main)
 
 
-def test_clients_take_turns_to_have_texts_scored(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_take_turns_at_scoring(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     score = BatchScoring.run
 
@@ -182,7 +178,7 @@ def test_clients_take_turns_to_have_texts_scored(
     assert done == ["a", "b", "a", "a", "a"]
 
 
-def test_request_ends_on_disconnect_timeout_or_abort(
+def test_a_scoring_ends_on_cancellation_timeout_or_abort(
     bundle: Path,
 ) -> None:
     async def main(engine: AsyncEngine) -> None:
@@ -190,14 +186,14 @@ def test_request_ends_on_disconnect_timeout_or_abort(
             running = asyncio.create_task(engine.generate(TEXT, LONG))
             while not held.is_set():
                 await asyncio.sleep(0)
-            gone = asyncio.create_task(engine.score(TEXT))
+            cancelled = asyncio.create_task(engine.score(TEXT))
             late = asyncio.create_task(engine.score(TEXT, deadline=0.0))
             aborted = asyncio.create_task(engine.score(TEXT, request_id="mine"))
             await asyncio.sleep(0)
-            gone.cancel()
-            await asyncio.wait([gone])
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
             await engine.abort("mine")
-        results = await asyncio.gather(gone, late, aborted, return_exceptions=True)
+        results = await asyncio.gather(cancelled, late, aborted, return_exceptions=True)
         kinds = [asyncio.CancelledError, TimeoutError, ClosedError]
         assert [type(one) for one in results] == kinds
         await running
@@ -208,7 +204,7 @@ def test_request_ends_on_disconnect_timeout_or_abort(
     with_engine(bundle, main)
 
 
-def test_what_is_wrong_is_said_before_it_waits(bundle: Path) -> None:
+def test_an_invalid_scoring_is_refused_before_it_waits(bundle: Path) -> None:
     async def main(engine: AsyncEngine) -> None:
         with pytest.raises(UsageError, match="no tokens"):
             await engine.score([])
@@ -226,7 +222,7 @@ def test_what_is_wrong_is_said_before_it_waits(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1.5, "2", 10**5000], ids=["float", "text", "huge"])
-def test_a_number_of_alternatives_that_is_no_count_is_refused(bundle: Path, count: Any) -> None:  # noqa: ANN401
+def test_an_invalid_number_of_top_logprobs_is_refused(bundle: Path, count: Any) -> None:  # noqa: ANN401
     async def main(engine: AsyncEngine) -> None:
         with pytest.raises(UsageError, match=r"is .*; allowed: 0 to \d+, or None"):
             await engine.score(TEXT, top_logprobs=count)
@@ -234,7 +230,7 @@ def test_a_number_of_alternatives_that_is_no_count_is_refused(bundle: Path, coun
     with_engine(bundle, main)
 
 
-def test_more_than_the_memory_allows_is_refused(bundle: Path) -> None:
+def test_a_text_beyond_kv_memory_is_refused(bundle: Path) -> None:
     async def main(engine: AsyncEngine) -> None:
         with pytest.raises(CapacityError, match="bytes of KV cache"):
             await engine.score([5] * 40)
@@ -254,7 +250,7 @@ def test_a_text_longer_than_max_model_len_is_refused(bundle: Path) -> None:
     with_engine(bundle, main, max_model_len=8)
 
 
-def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
+def test_an_engine_failure_in_scoring_fails_only_that_text(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = BatchScoring.run
@@ -281,7 +277,7 @@ def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
     with_engine(bundle, main)
 
 
-def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> None:
+def test_a_scored_text_waits_for_memory_of_running_requests(bundle: Path) -> None:
     async def main(engine: AsyncEngine) -> None:
         with held_steps() as held:
             running = asyncio.create_task(engine.generate(TEXT, LONG))
@@ -296,10 +292,10 @@ def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> Non
 
     reserved = list[int]()
     with_engine(bundle, main)
-    with_engine(bundle, main, kv_memory=reserved[0] + 1)  # too little for both
+    with_engine(bundle, main, kv_memory=reserved[0] + 1)  # not enough for both
 
 
-def test_a_text_that_waits_for_all_memory_is_not_passed_by_ever_more_requests(
+def test_a_scored_text_that_waits_for_memory_is_not_starved(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, step = [0], RunningBatch.step
@@ -310,7 +306,7 @@ def test_a_text_that_waits_for_all_memory_is_not_passed_by_ever_more_requests(
         return deltas
 
     async def main(engine: AsyncEngine) -> None:
-        with held_steps() as held:  # of ends at different times
+        with held_steps() as held:  # texts of different lengths
             lengths = [LONG.model_copy(update={"max_tokens": 4 + i % 3}) for i in range(12)]
             texts = [asyncio.create_task(engine.generate(TEXT, length)) for length in lengths]
             while not held.is_set():
@@ -318,7 +314,7 @@ def test_a_text_that_waits_for_all_memory_is_not_passed_by_ever_more_requests(
             scored = asyncio.create_task(engine.score(TEXT))
             await asyncio.sleep(0)
         await scored
-        assert sum(text.done() for text in texts) <= 2  # those that ran
+        assert sum(text.done() for text in texts) <= 2  # those that already ran
         await asyncio.gather(*texts)
 
     monkeypatch.setattr(RunningBatch, "step", stepped)

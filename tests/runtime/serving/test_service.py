@@ -1,4 +1,4 @@
-"""The contract of a service: what clients get, whether a thread or a process runs the engine."""
+"""Services keep one contract, whether a thread or a process runs the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.service import EngineService
 
-pytestmark = pytest.mark.slow  # half of them start a process
+pytestmark = pytest.mark.slow  # half of these tests start a process
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
 SCHEDULES = (None, "full", "linear:max=4,min=2,warmup=1,horizon=4")
@@ -53,11 +53,11 @@ def opened(request: pytest.FixtureRequest, bundle: Path, monkeypatch: pytest.Mon
 
     @asynccontextmanager
     async def context(**options: object) -> AsyncIterator[EngineService]:
-        asked = settings(bundle, **options)
+        engine_settings = settings(bundle, **options)
         async with (
-            AsyncEngine.open(bundle, asked)
+            AsyncEngine.open(bundle, engine_settings)
             if request.param == "AsyncEngine"
-            else ProcessEngine.opened(asked, worker_module="steered_worker") as engine,
+            else ProcessEngine.opened(engine_settings, worker_module="steered_worker") as engine,
             asyncio.timeout(240),
         ):
             yield engine
@@ -76,7 +76,7 @@ def with_service(
 
 
 def texts(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
-    """All of them but times and names."""
+    """Return all fields of outputs except times and ids."""
     return [
         (
             output.prompt_token_ids,
@@ -87,7 +87,7 @@ def texts(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_texts_streams_and_scores_are_those_of_the_generator(opened: Opener, bundle: Path) -> None:
+def test_texts_streams_and_scores_equal_the_generators(opened: Opener, bundle: Path) -> None:
     params = SamplingParams(n=2, seed=3, max_tokens=6, logprobs=2)
 
     async def use(engine: EngineService) -> list[Any]:
@@ -110,9 +110,9 @@ def test_texts_streams_and_scores_are_those_of_the_generator(opened: Opener, bun
     assert score.logprobs == pytest.approx(expected.logprobs)
 
 
-def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened: Opener) -> None:
+def test_leaving_a_stream_frees_slots_and_draining_refuses_requests(opened: Opener) -> None:
     async def use(engine: EngineService) -> None:
-        with held_steps():  # of a thread; HOLD keeps a worker's text from its end
+        with held_steps():  # holds a thread's steps; HOLD keeps a worker's text running
             async with engine.submit([steered_worker.HOLD], LONG) as stream:
                 await anext(stream)
         assert (await stream.output()).outputs[0].finish_reason == "abort"
@@ -128,7 +128,7 @@ def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened:
     with_service(opened, use)
 
 
-def test_what_is_wrong_is_said_before_it_is_queued(opened: Opener) -> None:
+def test_an_invalid_request_is_refused_before_it_is_queued(opened: Opener) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"client": 7}, r"client \| is 7; allowed: a text"),
         ({"client": "a\ud800"}, r"client \| .*surrogate"),
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said_before_it_is_queued(opened: Opener) -> None:
     with_service(opened, use)
 
 
-def test_deadlines_end_what_runs_and_what_waits(opened: Opener) -> None:
+def test_deadlines_end_running_and_waiting_requests(opened: Opener) -> None:
     async def use(engine: EngineService) -> None:
         deadlines = (0.0, 0.0, 0.0, -1.0)
         calls = [engine.generate(PROMPTS[0], LONG, deadline=one) for one in deadlines]
@@ -171,12 +171,12 @@ def test_deadlines_end_what_runs_and_what_waits(opened: Opener) -> None:
             engine.submit(PROMPTS[0], LONG, deadline="5")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"timeout \| is nan"):
             await engine.drain(math.nan)
-        assert (await engine.generate(PROMPTS[0], SHORT)).finished  # it does not drain
+        assert (await engine.generate(PROMPTS[0], SHORT)).finished  # the service is not draining
 
     with_service(opened, use)
 
 
-def test_what_can_never_fit_is_refused(opened: Opener) -> None:
+def test_a_request_that_never_fits_is_refused(opened: Opener) -> None:
     async def use(engine: EngineService) -> None:
         with pytest.raises(CapacityError, match="kv_memory allows 40,000"):
             engine.submit([5], SHORT)
@@ -184,27 +184,27 @@ def test_what_can_never_fit_is_refused(opened: Opener) -> None:
     with_service(opened, use, kv_memory=40_000)
 
 
-def test_too_many_that_wait_are_refused_and_closing_ends_all(opened: Opener) -> None:
-    taken: list[RequestStream] = []
+def test_too_many_waiting_requests_are_refused_and_closing_ends_all(opened: Opener) -> None:
+    accepted: list[RequestStream] = []
 
     async def use(engine: EngineService) -> None:
         with pytest.raises(OverloadedError) as refused:
-            taken.extend(engine.submit(PROMPTS[0], LONG) for _ in range(9))
+            accepted.extend(engine.submit(PROMPTS[0], LONG) for _ in range(9))
         assert refused.value.retry_after >= 1
-        for stream in taken:
+        for stream in accepted:
             assert (await stream.output()).finished
-        taken[:] = [engine.submit(PROMPTS[0], LONG) for _ in range(2)]
+        accepted[:] = [engine.submit(PROMPTS[0], LONG) for _ in range(2)]
 
     async def main() -> None:
         async with opened(max_waiting=2) as engine:
             await use(engine)
         with pytest.raises(ClosedError):
-            await taken[-1].output()
+            await accepted[-1].output()
 
     asyncio.run(main())
 
 
-def test_clients_of_several_event_loops_share_it(opened: Opener, bundle: Path) -> None:
+def test_several_event_loops_share_a_service(opened: Opener, bundle: Path) -> None:
     found: list[tuple[int, ...]] = []
 
     async def use(engine: EngineService) -> None:
@@ -223,7 +223,7 @@ def test_clients_of_several_event_loops_share_it(opened: Opener, bundle: Path) -
     assert found == [expected.outputs[0].token_ids] * 12
 
 
-def told_in_a_fork(engine: EngineService) -> list[str]:
+def errors_in_a_fork(engine: EngineService) -> list[str]:
     """Collect the errors of each use in a forked child, which closes the engine at the end."""
     uses: tuple[Callable[[], object], ...] = (
         lambda: engine.submit([5], SHORT),
@@ -235,7 +235,7 @@ def told_in_a_fork(engine: EngineService) -> list[str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a child that hangs is killed, which fails the test
+        signal.alarm(60)  # kills a hung child, which fails the test
         try:
             for use in uses:
                 try:
@@ -247,19 +247,19 @@ def told_in_a_fork(engine: EngineService) -> list[str]:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        lines = told.read().splitlines()
+    with os.fdopen(reader) as errors:
+        lines = errors.read().splitlines()
     assert os.waitpid(child, 0) == (child, 0)
     return lines
 
 
-def test_a_fork_is_refused_by_name_and_harms_nobody(opened: Opener) -> None:
+def test_a_fork_is_refused_and_does_not_disturb_its_parent(opened: Opener) -> None:
     async def use(engine: EngineService) -> None:
         before = await engine.generate([5, 6], SHORT)
-        told = told_in_a_fork(engine)
-        assert len(told) == 6
-        assert all("is a fork" in line for line in told)
-        assert told[0].startswith(type(engine).__name__)
+        errors = errors_in_a_fork(engine)
+        assert len(errors) == 6
+        assert all("is a fork" in line for line in errors)
+        assert errors[0].startswith(type(engine).__name__)
         after = await engine.generate([5, 6], SHORT)
         assert after.outputs[0].token_ids == before.outputs[0].token_ids
 

@@ -1,4 +1,4 @@
-"""A request in flight: what its end costs, and what it says."""
+"""A request in flight ends at a bounded cost and with correct times."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ COMPLETIONS, TOKENS = 16, 10
 ENTRY = {7: Logprob(-1.0, 1)}
 
 
-class Counted(StreamDelta):
-    """A delta that counts how often somebody asks whose it is."""
+class CountedDelta(StreamDelta):
+    """Counts reads of its ``index``."""
 
-    looks = 0
+    reads = 0
 
     def __getattribute__(self, name: str) -> object:
-        Counted.looks += name == "index"
+        CountedDelta.reads += name == "index"
         return super().__getattribute__(name)
 
 
@@ -31,7 +31,7 @@ def stream_of(params: SamplingParams) -> RequestStream:
     return RequestStream(ServedRequest("a", request, "full", monotonic() + 60), num_layers=2)
 
 
-def test_an_end_without_a_token_is_no_first_token() -> None:
+def test_an_end_without_a_token_sets_no_first_token_time() -> None:
     async def first_token() -> int | None:
         stream = stream_of(SamplingParams())
         stream.push(StreamDelta(0, 0, (), "", "abort", 0, stop_reason="deadline"))
@@ -41,11 +41,11 @@ def test_an_end_without_a_token_is_no_first_token() -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_the_end_looks_at_a_token_once_however_many_completions_there_are(is_late: bool) -> None:
+def test_the_end_reads_each_token_once_for_many_completions(is_late: bool) -> None:
     async def ended() -> RequestOutput:
         stream = stream_of(SamplingParams(n=COMPLETIONS, seed=1, logprobs=0))
         for place in range(COMPLETIONS * TOKENS):
-            stream.push(Counted(0, place % COMPLETIONS, (7,), "x", None, 2, (ENTRY,)))
+            stream.push(CountedDelta(0, place % COMPLETIONS, (7,), "x", None, 2, (ENTRY,)))
         if is_late:
             stream.give_up("deadline")
         else:
@@ -56,8 +56,8 @@ def test_the_end_looks_at_a_token_once_however_many_completions_there_are(is_lat
             stream.finish(RequestOutput("a", None, (5,), outputs, finished=True))
         return await stream.output()
 
-    Counted.looks = 0
+    CountedDelta.reads = 0
     output = asyncio.run(ended())
-    assert Counted.looks <= COMPLETIONS * TOKENS
+    assert CountedDelta.reads <= COMPLETIONS * TOKENS
     for one in output.outputs:
         assert (one.text, one.logprobs) == ("x" * TOKENS, (ENTRY,) * TOKENS)

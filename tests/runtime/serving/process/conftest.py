@@ -1,4 +1,4 @@
-"""One tiny bundle for all tests of workers, and the path by which workers are steered."""
+"""Fixtures share one tiny bundle and let workers import the steered one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def bundle(exported: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def _steered_worker_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = str(Path(steered_worker.__file__).parent)
     monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)

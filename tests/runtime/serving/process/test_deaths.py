@@ -1,4 +1,4 @@
-"""A worker that dies: what ran is told, what waited goes on, and who is to blame runs no more."""
+"""After a worker dies, a new one starts, unless it cannot or the bundle was replaced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kill(engine: ProcessEngine) -> None:
     os.kill(engine.worker_pid, signal.SIGKILL)
 
 
-def test_exception_in_engine_thread_counts_as_death_and_is_logged(
+def test_an_exception_in_the_engine_thread_ends_the_worker(
     bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -52,19 +52,19 @@ def test_exception_in_engine_thread_counts_as_death_and_is_logged(
     assert "RuntimeError: a bug" in caplog.text
 
 
-def test_a_worker_is_started_as_soon_as_there_are_descriptors(
+def test_a_worker_starts_as_soon_as_resources_suffice(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [errno.EMFILE, errno.EAGAIN, errno.ENOMEM]
 
-    def short(*options: object) -> WorkerProcess:
+    def fail_to_start(*options: object) -> WorkerProcess:
         if failures:
             raise OSError(failures.pop(), "too little of something")
         return WorkerProcess(*options)  # type: ignore[arg-type]
 
     async def main() -> None:
         async with steered(bundle) as engine:
-            monkeypatch.setattr(supervisor, "WorkerProcess", short)
+            monkeypatch.setattr(supervisor, "WorkerProcess", fail_to_start)
             kill(engine)
             await until(lambda: engine.unready is not None)
             late = await engine.generate([5], SHORT, deadline=0.0)
@@ -77,14 +77,14 @@ def test_a_worker_is_started_as_soon_as_there_are_descriptors(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOENT])
-def test_a_first_worker_that_can_not_be_started_is_the_end(
+def test_an_engine_fails_if_its_first_worker_cannot_start(
     bundle: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def short(*options: object) -> WorkerProcess:
+    def fail_to_start(*options: object) -> WorkerProcess:
         raise OSError(number, "too little of something")
 
     async def main() -> None:
-        monkeypatch.setattr(supervisor, "WorkerProcess", short)
+        monkeypatch.setattr(supervisor, "WorkerProcess", fail_to_start)
         async with steered(bundle):
             pass
 
@@ -92,7 +92,7 @@ def test_a_first_worker_that_can_not_be_started_is_the_end(
         asyncio.run(main())
 
 
-def test_a_bundle_that_was_replaced_is_not_run_with_the_old_ones_requests(
+def test_an_engine_fails_if_its_bundle_is_replaced(
     bundle: Path, exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     copied = copy_bundle(bundle, tmp_path)
@@ -102,7 +102,7 @@ def test_a_bundle_that_was_replaced_is_not_run_with_the_old_ones_requests(
         async with steered(copied) as engine:
             copied.rename(tmp_path / "old")
             copy_bundle(other, tmp_path).rename(copied)
-            kept = await tokens(engine, [5, 6])  # the worker has the old one open
+            kept = await tokens(engine, [5, 6])  # the worker has the old bundle open
             kill(engine)
             reason = await asyncio.wrap_future(engine.failure)
             assert "was replaced by another bundle" in reason

@@ -1,4 +1,4 @@
-"""Workers that draft: the same texts, figures that add up, also over the deaths of workers."""
+"""Workers that draft write the same texts, and their figures add up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
 
 
 def shown(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
-    """All of texts but their times and drafts."""
+    """Return all fields of texts except times and drafts."""
     return [
         (one.token_ids, one.layers_per_token, one.logprobs, one.finish_reason)
         for output in outputs
@@ -47,7 +47,7 @@ async def written(engine: EngineService, draft: str | None = None) -> list[Reque
     return await asyncio.gather(*calls)
 
 
-def require_books(stats: EngineStats, outputs: list[RequestOutput]) -> None:
+def require_consistent_figures(stats: EngineStats, outputs: list[RequestOutput]) -> None:
     """Check that the figures of requests add up to those of their engine."""
     completions = [one for output in outputs for one in output.outputs]
     drafts = [one.drafts for one in completions if one.drafts is not None]
@@ -63,14 +63,14 @@ def require_books(stats: EngineStats, outputs: list[RequestOutput]) -> None:
     assert sum(histogram.counts) <= stats.step_rows
 
 
-def test_figures_of_a_worker_add_up_and_a_request_may_switch_drafts_off(bundle: Path) -> None:
+def test_figures_of_a_worker_that_drafts_add_up(bundle: Path) -> None:
     async def main() -> None:
         async with ProcessEngine.opened(settings(bundle, draft=DRAFT, threads=1)) as engine:
             assert str(engine.inputs.draft) == DRAFT
             first = await written(engine)
-            require_books(engine.stats(), first)
-            second = await written(engine)  # with n-grams of the first
-            require_books(engine.stats(), first + second)
+            require_consistent_figures(engine.stats(), first)
+            second = await written(engine)  # with n-grams of the first calls
+            require_consistent_figures(engine.stats(), first + second)
             off = await written(engine, draft="off")
             assert all(one.drafts is None for output in off for one in output.outputs)
             assert shown(first) == shown(second) == shown(off)
@@ -78,7 +78,7 @@ def test_figures_of_a_worker_add_up_and_a_request_may_switch_drafts_off(bundle: 
     asyncio.run(main())
 
 
-def test_the_sum_of_figures_shows_the_most_drafts_of_a_worker() -> None:
+def test_the_total_has_the_largest_drafting_of_all_workers() -> None:
     present = dict.fromkeys(
         ("requests", "running", "waiting", "reserved_bytes", "prefix_bytes", "limit_bytes"), 0
     )

@@ -1,4 +1,4 @@
-"""A bundle in a worker process: what it knows of its worker, and how that begins and ends."""
+"""A ProcessEngine passes on errors of opening, and leaves no process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # each starts a process
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
 
 
-def test_what_can_not_be_opened_is_told_by_its_own_error(bundle: Path, tmp_path: Path) -> None:
+def test_an_error_of_opening_keeps_its_type(bundle: Path, tmp_path: Path) -> None:
     async def opened(path: Path, **options: object) -> None:
         async with ProcessEngine.opened(settings(path, **options)):
             pass
@@ -36,10 +36,10 @@ def test_what_can_not_be_opened_is_told_by_its_own_error(bundle: Path, tmp_path:
         asyncio.run(opened(bundle, device="cuda:99", threads=None))
 
 
-def test_an_engine_that_is_closed_while_it_loads_leaves_no_process(bundle: Path) -> None:
+def test_an_engine_closed_while_loading_leaves_no_process(bundle: Path) -> None:
     async def main() -> None:
-        asked = settings(bundle)
-        engine = ProcessEngine(asked, asked.inputs())
+        worker_settings = settings(bundle)
+        engine = ProcessEngine(worker_settings, worker_settings.inputs())
         await until(lambda: engine.worker_pid is not None)
         pid = engine.worker_pid
         await asyncio.to_thread(engine.close)

@@ -1,4 +1,4 @@
-"""A worker that hangs: deadlines are kept without it, and it is told once it comes back."""
+"""Deadlines are kept while a worker hangs, and it learns of them once it resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # each starts a process
 
 @contextmanager
 def stopped(engine: ProcessEngine) -> Iterator[None]:
-    """Within the block the worker is stopped, as a debugger does it."""
+    """Stop the worker within the block, as a debugger does."""
     pid = engine.worker_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -32,7 +32,7 @@ def stopped(engine: ProcessEngine) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_deadline_ends_a_text_with_what_has_come_though_its_worker_hangs(bundle: Path) -> None:
+def test_a_deadline_ends_a_text_of_a_hung_worker(bundle: Path) -> None:
     params = SamplingParams(n=2, seed=3, max_tokens=30, ignore_eos=True, logprobs=1)
 
     async def main() -> None:
@@ -53,7 +53,7 @@ def test_a_deadline_ends_a_text_with_what_has_come_though_its_worker_hangs(bundl
     asyncio.run(main())
 
 
-def test_a_worker_that_comes_back_is_told_what_was_given_up(bundle: Path) -> None:
+def test_a_worker_that_resumes_learns_of_cancelled_requests(bundle: Path) -> None:
     async def main() -> None:
         async with steered(bundle) as engine:
             stream = engine.submit([HOLD], LONG, request_id="a", deadline=2.0)
@@ -76,19 +76,19 @@ def test_a_worker_that_comes_back_is_told_what_was_given_up(bundle: Path) -> Non
     asyncio.run(main())
 
 
-def test_what_a_hung_worker_has_been_sent_stays_bounded(bundle: Path) -> None:
+def test_requests_sent_to_a_hung_worker_are_bounded(bundle: Path) -> None:
     async def main() -> None:
         async with steered(bundle, max_waiting=4) as engine:
             with stopped(engine):
-                given_up = [engine.generate([5], SHORT, deadline=0.0) for _ in range(4)]
-                await asyncio.gather(*given_up)
+                late = [engine.generate([5], SHORT, deadline=0.0) for _ in range(4)]
+                await asyncio.gather(*late)
                 with pytest.raises(OverloadedError):
                     engine.submit([5], SHORT, deadline=0.0)
 
     asyncio.run(main())
 
 
-def test_a_text_can_be_ended_whatever_its_worker_does(bundle: Path) -> None:
+def test_requests_of_a_hung_worker_can_be_ended(bundle: Path) -> None:
     async def main() -> None:
         async with steered(bundle) as engine:
             with stopped(engine):

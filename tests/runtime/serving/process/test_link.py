@@ -1,4 +1,4 @@
-"""Messages of workers, restarts, and shares of a machine: the parts of a worker's keeping."""
+"""Parts of worker processes: messages, restarts, and shares of a machine."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ COMPLETION = CompletionOutput(0, "x", (5,), -0.5, LOGPROBS, timings=Timings(0.5,
 OUTPUT = RequestOutput("a", None, (1, 2), (COMPLETION,), True, "2x", {12: ((0, 0), (2, 12))})
 
 
-def asked(**params: object) -> ServedRequest:
+def served(**params: object) -> ServedRequest:
     request = Request(0, None, (5, 6), SamplingParams(**params), 16)  # type: ignore[arg-type]
     return ServedRequest("a", request, "full", 12.5)
 
@@ -91,8 +91,8 @@ def asked(**params: object) -> ServedRequest:
 @pytest.mark.parametrize(
     "message",
     [
-        asked(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
-        asked(top_k=2**63 - 1),
+        served(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
+        served(top_k=2**63 - 1),
         Cancellation("a", "cancelled"),
         Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
         Begun(("a", "b")),
@@ -102,12 +102,12 @@ def asked(**params: object) -> ServedRequest:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_a_message_comes_back_as_it_was(message: Message) -> None:
+def test_a_message_round_trips(message: Message) -> None:
     assert decode(encode(message)[:-1]) == message
 
 
 @pytest.mark.parametrize("data", [b"", b"Pickle gASVCg==", b"Begun [", b'Begun {"request_ids": 3}'])
-def test_anything_else_is_no_message(data: bytes) -> None:
+def test_an_invalid_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|Begun"):
         decode(data)
 
@@ -115,26 +115,26 @@ def test_anything_else_is_no_message(data: bytes) -> None:
 @pytest.mark.parametrize(
     "error", [CapacityError("prompt", "one", "two"), TimeoutError("late"), SkipDecError("a", "b")]
 )
-def test_an_error_arrives_as_what_it_was(error: Exception) -> None:
+def test_an_error_round_trips(error: Exception) -> None:
     found = Refused.of(error).error()
     assert (type(found), str(found)) == (type(error), str(error))
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 20])
-def test_log_probabilities_are_sent_once_in_parts_and_come_back(logprobs: int | None) -> None:
+def test_log_probabilities_are_sent_once_and_in_parts(logprobs: int | None) -> None:
     def entries(count: int) -> tuple[dict[int, Logprob], ...] | None:
         if logprobs is None:
             return None
         ids = range(logprobs + 1)
         return tuple({token: Logprob(-token - place, 1) for token in ids} for place in range(count))
 
-    told, top = entries(96), entries(2048)
+    of_text, top = entries(96), entries(2048)
     deltas = [
-        ("a", StreamDelta(0, place % 2, (5,), "x", None, 3, told and told[place : place + 1]))
+        ("a", StreamDelta(0, place % 2, (5,), "x", None, 3, of_text and of_text[place : place + 1]))
         for place in range(96)
     ]
     outputs = tuple(
-        CompletionOutput(index, "x", (5,) * 48, logprobs=told and told[index::2])
+        CompletionOutput(index, "x", (5,) * 48, logprobs=of_text and of_text[index::2])
         for index in range(2)
     )
     output = RequestOutput("a", None, (1,), outputs, finished=True)
@@ -145,9 +145,9 @@ def test_log_probabilities_are_sent_once_in_parts_and_come_back(logprobs: int | 
     async def main() -> list[object]:
         queue = RequestQueue("test", 9)
         queue.connect(lambda message: None)
-        asked = SamplingParams(n=2, logprobs=logprobs)
+        params = SamplingParams(n=2, logprobs=logprobs)
         stream = RequestStream(
-            ServedRequest("a", Request(0, None, (1,), asked, 48), "full"), num_layers=6
+            ServedRequest("a", Request(0, None, (1,), params, 48), "full"), num_layers=6
         )
         text = ScoreRequest(0, (1,), (2,) * 2048, top_logprobs=logprobs)
         future = ScoreFuture(ServedRequest("b", text, "full"))
@@ -161,13 +161,13 @@ def test_log_probabilities_are_sent_once_in_parts_and_come_back(logprobs: int | 
     assert asyncio.run(main()) == [*(delta for _, delta in deltas), output, score]
 
 
-def test_contents_are_alike_whatever_a_request_is_called_and_whoever_asks() -> None:
-    first, second = asked(seed=1), asked(seed=1)
+def test_a_requests_content_ignores_its_id_and_client() -> None:
+    first, second = served(seed=1), served(seed=1)
     renamed = replace(second, request_id="b", request=replace(second.request, client="b"))
-    assert first.content() == renamed.content() != asked(seed=2).content()
+    assert first.content() == renamed.content() != served(seed=2).content()
 
 
-def test_a_link_tells_the_end_even_in_a_message() -> None:
+def test_a_closed_link_raises_eof_even_within_a_message() -> None:
     ours, theirs = socket.socketpair()
     link, other = Link(ours), Link(theirs)
     assert link.receive(timeout=0) is None
@@ -176,7 +176,7 @@ def test_a_link_tells_the_end_even_in_a_message() -> None:
     other.close()
     with pytest.raises(EOFError):
         link.receive()
-    link.send(Begun(()))  # nobody is there: nothing happens
+    link.send(Begun(()))  # without a receiver, send does nothing
     link.close()
     ours, theirs = socket.socketpair()
     theirs.sendall(b"Begun")
@@ -193,7 +193,7 @@ def test_a_link_tells_the_end_even_in_a_message() -> None:
         ([0, 100, 200, 300, 301], [0.0, 1.0, 4.0, 4.0, None]),
     ],
 )
-def test_a_worker_is_started_again_later_and_later_and_then_no_more(
+def test_restarts_are_delayed_ever_longer_and_then_stop(
     times: list[float], delays: list[float | None]
 ) -> None:
     deaths = Deaths(RestartPolicy())
@@ -218,17 +218,17 @@ def test_workers_share_threads(
 
 
 @pytest.mark.parametrize("kv_memory", [None, 1_000_000])
-def test_workers_together_take_no_more_kv_memory_than_one_would(
+def test_workers_share_kv_memory(
     bundle: Path, kv_memory: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostMemory, "available_bytes", lambda memory: 1_000_000)
 
     def limit(workers: int) -> int:
-        asked = WorkerSettings(path=bundle, kv_memory=kv_memory, workers=workers)
+        worker_settings = WorkerSettings(path=bundle, kv_memory=kv_memory, workers=workers)
 
         def load(opened: EngineBundle) -> Generator:
             backend = open_backend(opened.manifest.target, threads=1)
-            return Generator(opened, backend, asked.own_options())
+            return Generator(opened, backend, worker_settings.own_options())
 
         with EngineBundle.load(bundle, load) as generator:
             return generator.kv_memory.limit
@@ -236,14 +236,14 @@ def test_workers_together_take_no_more_kv_memory_than_one_would(
     assert [limit(workers) for workers in (1, 3)] == [1_000_000, 333_333]
 
 
-def test_settings_come_back_from_json_and_are_checked() -> None:
+def test_settings_round_trip_and_are_checked() -> None:
     made = WorkerSettings(path=Path("a"), threads=1, kv_memory="1MiB", workers=2)
     assert WorkerSettings.from_json(made.to_json()) == made
     with pytest.raises(UsageError, match="admission"):
         WorkerSettings(path=Path("a"), admission="best")
 
 
-def test_figures_of_workers_add_up_and_a_dead_ones_stay() -> None:
+def test_figures_of_workers_add_up_and_outlive_them() -> None:
     total = EngineStats.total([STATS, STATS])
     assert (total.running, total.layer_calls, total.decode_seconds) == (4, (14, 6), 3.0)
     assert total.histograms == {"step_rows": Distribution((1, 2), (6, 8, 0), 22.0)}
