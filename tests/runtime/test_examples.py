@@ -19,7 +19,7 @@ import pytest
         "schedule.text",
     ],
 )
-def test_docstring_examples(module: str) -> None:
+def test_examples_in_docstrings_give_their_results(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"skipdec.runtime.{module}"))
     assert result.attempted > 0
     assert result.failed == 0

@@ -13,7 +13,7 @@ import pytest
 from skipdec import ClosedError
 from skipdec.engines.host.process import NativeWork
 
-# Each call of ONNX Runtime is made many times, so that an exit falls into one of them.
+# Each call of ONNX Runtime is made many times, so that the exit happens during one.
 BEGIN = """
 import asyncio, os, sys
 from threading import Event, Thread
@@ -72,14 +72,14 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_interpreter_exits_in_order_while(end: str, exported: Callable[..., Path]) -> None:
+def test_an_interpreter_exits_cleanly_while(end: str, exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
     command = [sys.executable, "-c", BEGIN + end, str(bundle)]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_exit_waits_for_work_that_runs_and_lets_none_begin() -> None:
+def test_an_exit_waits_for_running_work_and_refuses_new_work() -> None:
     work, begun, may_end = NativeWork(), Event(), Event()
 
     def run() -> None:
@@ -87,8 +87,8 @@ def test_an_exit_waits_for_work_that_runs_and_lets_none_begin() -> None:
             begun.set()
             may_end.wait()
 
-    def enter_again_and_again() -> None:
-        while True:  # until the other thread has begun to wait
+    def enter_repeatedly() -> None:
+        while True:  # until the other thread waits
             with work:
                 pass
 
@@ -97,7 +97,7 @@ def test_an_exit_waits_for_work_that_runs_and_lets_none_begin() -> None:
     begun.wait()
     exiting.start()
     with pytest.raises(ClosedError, match="interpreter exits"):
-        enter_again_and_again()
+        enter_repeatedly()
     assert exiting.is_alive()
     may_end.set()
     exiting.join(30)
@@ -105,7 +105,7 @@ def test_an_exit_waits_for_work_that_runs_and_lets_none_begin() -> None:
     assert not exiting.is_alive()
 
 
-def test_a_call_that_hangs_holds_up_no_exit() -> None:
+def test_a_hung_call_does_not_block_the_exit() -> None:
     work = NativeWork(patience=0.01)
     with work:
         thread = Thread(target=work.end)
@@ -114,7 +114,7 @@ def test_a_call_that_hangs_holds_up_no_exit() -> None:
         assert not thread.is_alive()
 
 
-def test_the_exiting_thread_itself_may_still_work() -> None:
+def test_the_exiting_thread_may_still_work() -> None:
     work = NativeWork()
     work.end()
     with work:

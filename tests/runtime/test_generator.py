@@ -1,4 +1,4 @@
-"""The generator: batches, streams, cancellation, memory and refusals."""
+"""The generator runs batches and streams, cancels calls, and keeps to its memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_neighbour_does_not_change_a_score(generator: Generator) -> None:
         assert scored.schedule.endswith(f"horizon={len(continuation)}")
 
 
-def test_stream_gives_what_generate_gives(generator: Generator) -> None:
+def test_stream_and_generate_give_the_same_tokens(generator: Generator) -> None:
     streamed: dict[int, list[int]] = {index: [] for index in range(len(PROMPTS))}
     for delta in generator.stream(PROMPTS, SAMPLED, schedule=SCHEDULE):
         streamed[delta.request_index] += delta.token_ids
@@ -103,7 +103,7 @@ def test_stream_gives_what_generate_gives(generator: Generator) -> None:
     assert [tuple(ids) for ids in streamed.values()] == expected
 
 
-def test_cancelling_keeps_what_was_generated(generator: Generator) -> None:
+def test_cancelling_keeps_generated_tokens(generator: Generator) -> None:
     steps = 0
 
     def count(_: object) -> None:
@@ -141,7 +141,7 @@ def test_close_ends_a_call_of_another_thread(generator: Generator) -> None:
             call.result(30)
 
 
-def test_close_while_tokens_are_drawn_ends_the_call(
+def test_close_while_sampling_ends_the_call(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = 0
@@ -150,7 +150,7 @@ def test_close_while_tokens_are_drawn_ends_the_call(
     def closing(sampler: Sampler, logits: np.ndarray) -> SampledToken:
         nonlocal draws
         draws += 1
-        if draws == 2:  # behind a pass with guesses, some of them wrong
+        if draws == 2:  # after a pass with guesses, some of them wrong
             generator.close()
         return sample(sampler, logits)
 
@@ -161,10 +161,10 @@ def test_close_while_tokens_are_drawn_ends_the_call(
         generator.generate(PROMPTS[:1], GREEDY, schedule="full")
 
 
-def test_an_interrupted_call_leaves_all_memory_to_the_next(
+def test_an_interrupted_call_frees_all_memory(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C may come where a buffer was taken and its owner does not know of it yet."""
+    """Ctrl-C may come after a buffer's allocation, before its owner holds it."""
     make, taken = HostMemory.tensor, count()
 
     def interrupted(*arguments: Any) -> Array:  # noqa: ANN401
@@ -183,7 +183,7 @@ def test_an_interrupted_call_leaves_all_memory_to_the_next(
         assert len(generator.generate([[5, 6]], GREEDY)) == 1
 
 
-def test_close_frees_the_engines_of_a_stream_that_nobody_reads(generator: Generator) -> None:
+def test_close_frees_the_engines_of_an_unread_stream(generator: Generator) -> None:
     stream = generator.stream(PROMPTS, GREEDY, schedule=SCHEDULE)
     next(stream)
     with generator._engines.step() as stitcher:
@@ -193,18 +193,18 @@ def test_close_frees_the_engines_of_a_stream_that_nobody_reads(generator: Genera
     assert engines() is None
     assert generator.kv_memory.held == 0
     with pytest.raises(ClosedError):
-        list(stream)  # after what the step before had made
+        list(stream)  # after the deltas of the last step
     assert generator.kv_memory.held == 0
 
 
-def test_a_forked_child_gets_an_error_and_disturbs_nothing(generator: Generator) -> None:
+def test_a_fork_is_refused_and_does_not_disturb_its_parent(generator: Generator) -> None:
     expected = tokens(generator.generate([PROMPTS[0]], GREEDY))
     stream = generator.stream([PROMPTS[0]], GREEDY)
     first = next(stream)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a child that hangs is killed, which fails the test
+        signal.alarm(60)  # kills a hung child, which fails the test
         try:
             generator.generate([PROMPTS[0]], GREEDY)
         except SkipDecError as error:
@@ -220,7 +220,7 @@ def test_a_forked_child_gets_an_error_and_disturbs_nothing(generator: Generator)
     assert [(*first.token_ids, *rest)] == expected
 
 
-def test_memory_used_is_the_memory_planned(generator: Generator) -> None:
+def test_used_memory_equals_planned_memory(generator: Generator) -> None:
     for schedule in ("full", SCHEDULE):
         generator.generate(PROMPTS, GREEDY, schedule=schedule)
         assert generator.kv_memory.peak == generator.kv_memory.planned > 0
@@ -254,7 +254,7 @@ def test_bad_input_is_refused_before_work(
         generator.stream(prompts, params)
 
 
-def test_outputs_serialise_to_json_with_readable_reprs(generator: Generator) -> None:
+def test_outputs_serialise_to_json(generator: Generator) -> None:
     params = SAMPLED.updated(logprobs=1, max_tokens=2)
     (output,) = generator.generate(PROMPTS[:1], params)
     document = json.loads(json.dumps(output.to_dict()))
@@ -284,13 +284,13 @@ def test_prompts_may_be_arrays_tensors_and_mappings(generator: Generator) -> Non
     assert tokens(generator.generate({"prompt_token_ids": [5, 9]}, GREEDY)) == expected[:1]
 
 
-def test_problems_of_all_prompts_come_at_once(generator: Generator) -> None:
+def test_problems_of_all_prompts_are_reported_at_once(generator: Generator) -> None:
     with pytest.raises(UsageError) as caught:
         generator.generate([[], [99999], [5] * 100], GREEDY)
     assert len(caught.value.problems) == 3
 
 
-def test_schedule_of_another_depth_is_refused(generator: Generator) -> None:
+def test_a_schedule_of_another_depth_is_refused(generator: Generator) -> None:
     with pytest.raises(ScheduleError, match="for 7 layers; the bundle has 6"):
         generator.generate([[5]], GREEDY, schedule=ExitSchedule.full(7))
 
@@ -328,41 +328,43 @@ def test_bad_options_are_refused_and_leave_nothing_open(
     monkeypatch.setattr(OrtBackend, "close", lambda _: backends.append("closed"))
     with pytest.raises(UsageError, match=message):
         Generator.open(exported(STRUCTURE), **options)
-    assert backends == (["closed"] if "schedule" in options else [])  # others open none
+    assert backends == (
+        ["closed"] if "schedule" in options else []
+    )  # the others are refused before opening
 
 
 @pytest.mark.parametrize("size", ["3MB", 3_000_000])
-def test_kv_memory_is_bytes_or_a_text(exported: Callable[..., Path], size: object) -> None:
+def test_kv_memory_may_be_bytes_or_a_text(exported: Callable[..., Path], size: object) -> None:
     with Generator.open(exported(STRUCTURE), threads=1, kv_memory=size) as generator:
         assert generator.kv_memory.limit == 3_000_000
 
 
-def test_max_tokens_none_runs_to_the_model_limit(generator: Generator) -> None:
+def test_without_max_tokens_a_text_fills_the_context(generator: Generator) -> None:
     result = generator.generate([[5] * 50], GREEDY.updated(max_tokens=None))[0]
     assert len(result.outputs[0].token_ids) == generator.model.max_seq_len - 50
     assert result.outputs[0].finish_reason == "length"
 
 
-def test_what_is_no_path_is_refused() -> None:
+def test_an_invalid_path_is_refused() -> None:
     for path in (None, 3, b"bundle"):
         with pytest.raises(UsageError, match=r"path \| is .*; allowed: a text or a Path"):
             Generator.open(path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["cancelled", "on_progress"])
-def test_what_is_no_function_is_refused(generator: Generator, name: str) -> None:
+def test_generate_refuses_invalid_callbacks(generator: Generator, name: str) -> None:
     options: dict = {name: True}
     with pytest.raises(UsageError, match=rf"{name} \| is True; allowed: a function"):
         generator.generate([[5]], GREEDY, **options)
 
 
-def test_a_stream_refuses_what_is_no_function_at_the_call(generator: Generator) -> None:
+def test_stream_refuses_invalid_callbacks_at_the_call(generator: Generator) -> None:
     with pytest.raises(UsageError, match=r"cancelled \| is True; allowed: a function"):
         generator.stream([[5]], GREEDY, cancelled=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_score_of_logits_that_are_no_numbers_is_an_error(
+def test_scoring_with_invalid_logits_is_an_error(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     def gather(_: HostStitcher, __: object, rows: np.ndarray) -> np.ndarray:

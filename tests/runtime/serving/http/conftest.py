@@ -1,4 +1,4 @@
-"""One tiny bundle for all tests of the server, one server of it for each file, and a browser."""
+"""Fixtures share one tiny bundle, one server of it per file, and a browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no chromium on PATH: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
-        sandbox = [] if os.getuid() else ["--no-sandbox"]  # which root does not get
+        sandbox = [] if os.getuid() else ["--no-sandbox"]  # not available to root
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
         yield running
         running.close()

@@ -1,4 +1,4 @@
-"""Whose turn a request takes: an API key's where keys are needed, else its address'."""
+"""Requests are scheduled by client: the API key if keys are needed, else the address."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WAITING = 'skipdec_requests_waiting{model="tiny"}'
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The clients' names of requests in order of their arrival at the engine."""
+    """Return the client names of requests in order of their arrival at the engine."""
     names: list[str] = []
 
     original = AsyncEngine.require_possible
 
-    def noted(engine: AsyncEngine, asked: ServedRequest) -> None:
-        names.append(asked.request.client)
-        original(engine, asked)
+    def noted(engine: AsyncEngine, served: ServedRequest) -> None:
+        names.append(served.request.client)
+        original(engine, served)
 
     monkeypatch.setattr(AsyncEngine, "require_possible", noted)
     return names
@@ -41,7 +41,7 @@ def ask(running: Running, key: str, **fields: object) -> int:
 
 
 @pytest.mark.parametrize("fields", [LONG, SCORED], ids=["text", "scored"])
-def test_requests_of_one_key_have_one_clients_name(
+def test_requests_of_one_key_have_the_same_client_name(
     bundle: Path, tmp_path: Path, clients: list[str], fields: dict[str, Any]
 ) -> None:
     (tmp_path / "keys").write_text("first\nsecond\n")
@@ -68,7 +68,9 @@ def test_a_second_client_does_not_wait_for_all_of_the_first(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "keys").write_text("greedy\nother\n")
-    ended: list[str | None] = []  # prompts, in the engine's order: answers may overtake each other
+    ended: list[
+        str | None
+    ] = []  # prompts in the engine's order, as answers may overtake each other
     finish = RequestStream.finish
 
     def noted(stream: RequestStream, *args: Any, **options: Any) -> None:  # noqa: ANN401
@@ -86,4 +88,4 @@ def test_a_second_client_does_not_wait_for_all_of_the_first(
             sent.append(pool.submit(ask, running, "other", **LONG | {"prompt": "b"}))
             running.wait_until(lambda figures: figures[WAITING] + figures[RUNNING] == 8)
         assert [one.result(60) for one in sent] == [200] * 8
-    assert ended.index("b") <= 2 * ROWS  # those that ran, and as many with it
+    assert ended.index("b") <= 2 * ROWS  # those running, and as many beside it

@@ -1,4 +1,4 @@
-"""POST /v1/completions by OpenAI's own client: texts are the generator's, errors are readable."""
+"""POST /v1/completions answers OpenAI's client with the generator's texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def alone(
 
 
 @pytest.mark.parametrize("schedule", [None, "full", "linear:max=4,min=2,warmup=1,horizon=4"])
-def test_a_text_and_its_depths_are_those_of_the_generator(
+def test_a_text_and_its_depths_equal_the_generators(
     client: openai.OpenAI, bundle: Path, schedule: str | None
 ) -> None:
     extra = {} if schedule is None else {"schedule": schedule}
@@ -69,8 +69,8 @@ def test_every_form_of_prompt_is_answered_in_order(
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_stream_joined_is_the_whole_answer(client: openai.OpenAI, echo: bool) -> None:
-    asked: dict[str, Any] = {
+def test_the_chunks_of_a_stream_join_to_the_whole_answer(client: openai.OpenAI, echo: bool) -> None:
+    body: dict[str, Any] = {
         "model": "tiny",
         "prompt": ["ab", "c"],
         "n": 2,
@@ -78,11 +78,11 @@ def test_a_stream_joined_is_the_whole_answer(client: openai.OpenAI, echo: bool) 
         "max_tokens": 5,
         "echo": echo,
     }
-    whole: Any = client.completions.create(**asked)
+    whole: Any = client.completions.create(**body)
     texts, layers, used = [""] * 4, [list[int]() for _ in range(4)], None
     options: Any = {"include_usage": True}
     chunk: Any
-    for chunk in client.completions.create(**asked, stream=True, stream_options=options):
+    for chunk in client.completions.create(**body, stream=True, stream_options=options):
         for choice in chunk.choices:
             texts[choice.index] += choice.text
             layers[choice.index] += choice.layers_per_token
@@ -97,7 +97,7 @@ def test_a_stream_joined_is_the_whole_answer(client: openai.OpenAI, echo: bool) 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_token_ids_to_echo_are_decoded_once_beside_the_event_loop(
+def test_echoed_token_ids_are_decoded_once_outside_the_event_loop(
     server: Running, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     prompts, decoded = [[5, 6, 7], [8, 9]], list[list[int]]()
@@ -127,11 +127,11 @@ def test_token_ids_to_echo_are_decoded_once_beside_the_event_loop(
 def test_a_choice_names_the_layers_that_ran(
     bundle: Path, schedule: str, ranges: dict[str, list[list[int]]]
 ) -> None:
-    asked = {"prompt": PROMPT, "max_tokens": 6, "ignore_eos": True, "schedule": schedule}
+    body = {"prompt": PROMPT, "max_tokens": 6, "ignore_eos": True, "schedule": schedule}
     with serving(ServedBundle("tiny", bundle), schedules=("any",)) as running:
-        (choice,) = running.complete(**asked).json()["choices"]
-        chunks = running.complete(**asked, stream=True).text.split("\n\n")
-    ranges = ranges | {"6": [[0, 5]]}  # of the first token, which the prompt makes
+        (choice,) = running.complete(**body).json()["choices"]
+        chunks = running.complete(**body, stream=True).text.split("\n\n")
+    ranges = ranges | {"6": [[0, 5]]}  # of the first token
     assert choice["layer_ranges"] == ranges
     streamed = dict[str, list[list[int]]]()
     for chunk in chunks[:-2]:
@@ -141,10 +141,10 @@ def test_a_choice_names_the_layers_that_ran(
     assert streamed == ranges
 
 
-def test_usage_has_the_engines_own_times(server: Running) -> None:
-    asked = {"prompt": "a", "max_tokens": 8, "n": 2, "ignore_eos": True, "seed": 1}
+def test_usage_has_the_engines_times(server: Running) -> None:
+    body = {"prompt": "a", "max_tokens": 8, "n": 2, "ignore_eos": True, "seed": 1}
     start = perf_counter()
-    used = server.complete(**asked).json()["usage"]
+    used = server.complete(**body).json()["usage"]
     seconds = perf_counter() - start
     assert 0 < used["time_to_first_token"] < seconds
     assert 0 < used["decode_seconds"] < 2 * seconds
@@ -152,9 +152,11 @@ def test_usage_has_the_engines_own_times(server: Running) -> None:
     assert one["decode_seconds"] == 0
 
 
-def test_logprobs_have_openais_form_whole_and_streamed(client: openai.OpenAI, bundle: Path) -> None:
-    asked: dict[str, Any] = {"model": "tiny", "prompt": PROMPT, "logprobs": 3, **GREEDY}
-    answer = client.completions.create(**asked)
+def test_logprobs_have_openais_format_whole_and_streamed(
+    client: openai.OpenAI, bundle: Path
+) -> None:
+    body: dict[str, Any] = {"model": "tiny", "prompt": PROMPT, "logprobs": 3, **GREEDY}
+    answer = client.completions.create(**body)
     found = answer.choices[0].logprobs
     output = alone(bundle, PROMPT, logprobs=3, **GREEDY).outputs[0]
     assert found is not None
@@ -169,7 +171,7 @@ def test_logprobs_have_openais_form_whole_and_streamed(client: openai.OpenAI, bu
     assert all(3 <= len(top) <= 4 for top in found.top_logprobs)
     streamed = [
         value
-        for chunk in client.completions.create(**asked, stream=True)
+        for chunk in client.completions.create(**body, stream=True)
         for choice in chunk.choices
         if choice.logprobs is not None
         for value in choice.logprobs.token_logprobs or ()
@@ -177,11 +179,11 @@ def test_logprobs_have_openais_form_whole_and_streamed(client: openai.OpenAI, bu
     assert streamed == found.token_logprobs
 
 
-def test_text_offsets_are_places_in_the_text_whole_and_streamed(server: Running) -> None:
-    asked: dict[str, Any] = {"prompt": "a", "n": 2, "seed": 1, "max_tokens": 60, "logprobs": 0}
-    asked |= {"ignore_eos": True, "stop": "\ufffd" * 4}
-    whole = server.complete(**asked).json()["choices"]
-    lines = server.complete(**asked, stream=True).text.split("\n\n")
+def test_text_offsets_locate_tokens_whole_and_streamed(server: Running) -> None:
+    body: dict[str, Any] = {"prompt": "a", "n": 2, "seed": 1, "max_tokens": 60, "logprobs": 0}
+    body |= {"ignore_eos": True, "stop": "\ufffd" * 4}
+    whole = server.complete(**body).json()["choices"]
+    lines = server.complete(**body, stream=True).text.split("\n\n")
     streamed: list[list[int]] = [[], []]
     for line in lines[:-2]:
         (part,) = json.loads(line.removeprefix("data: "))["choices"]
@@ -190,7 +192,7 @@ def test_text_offsets_are_places_in_the_text_whole_and_streamed(server: Running)
     for choice, offsets in zip(whole, streamed, strict=True):
         assert offsets == sorted(offsets)
         for name, start in zip(choice["logprobs"]["tokens"], offsets, strict=True):
-            is_cut = start >= len(choice["text"])  # by a stop text
+            is_cut = start >= len(choice["text"])  # by a stop string
             if not is_cut and not name.startswith(("bytes:", "<", "token_id:")):
                 assert choice["text"][start:].lstrip("\ufffd").startswith(name)
     names = [name for choice in whole for name in choice["logprobs"]["tokens"]]
@@ -211,7 +213,7 @@ def test_many_async_clients_each_get_their_own_text(server: Running, bundle: Pat
     assert asyncio.run(main()) == [output.outputs[0].text for output in outputs]
 
 
-def test_values_that_ask_for_nothing_are_accepted(client: openai.OpenAI) -> None:
+def test_neutral_values_are_accepted(client: openai.OpenAI) -> None:
     neutral: dict[str, Any] = {"suffix": "", "logit_bias": {}, "stop": [], "n": 1, "best_of": 1}
     neutral |= {"presence_penalty": 0, "frequency_penalty": 0.0, "top_p": 1, "user": ""}
     neutral |= {"echo": False, "stream": False, "extra_body": {"stream_options": {}}}
@@ -224,12 +226,12 @@ def test_values_that_ask_for_nothing_are_accepted(client: openai.OpenAI) -> None
 
 
 def test_the_largest_top_k_keeps_all_tokens(server: Running) -> None:
-    asked: dict[str, Any] = {"prompt": "a", "seed": 3, "max_tokens": 12, "ignore_eos": True}
-    answers = [server.complete(**asked, top_k=top_k).json() for top_k in (0, 2**63 - 1)]
+    body: dict[str, Any] = {"prompt": "a", "seed": 3, "max_tokens": 12, "ignore_eos": True}
+    answers = [server.complete(**body, top_k=top_k).json() for top_k in (0, 2**63 - 1)]
     assert answers[0]["choices"] == answers[1]["choices"]
 
 
-def test_a_timeout_ends_a_text_as_it_is(server: Running) -> None:
+def test_a_timeout_returns_the_partial_text(server: Running) -> None:
     answer = server.complete(prompt="a", max_tokens=50, ignore_eos=True, timeout=1e-6).json()
     assert answer["choices"][0]["finish_reason"] == "abort"
     assert answer["choices"][0]["stop_reason"] == "deadline"

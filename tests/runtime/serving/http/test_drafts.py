@@ -1,4 +1,4 @@
-"""A server that drafts: the same texts, who takes part, and what answers and metrics count."""
+"""A server that drafts writes the same texts and counts drafts in answers and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were
 
 DRAFT = "own+lookup,adapt=no"
 COUNTS = ("passes", "draft_tokens", "accepted_draft_tokens")
-ASKED: tuple[dict[str, Any], ...] = (
+BODIES: tuple[dict[str, Any], ...] = (
     {"prompt": "Once", "temperature": 0},
     {"prompt": ["a", "bcd"], "n": 2, "temperature": 0.9, "seed": 3, "logprobs": 2},
     {"prompt": "skip", "temperature": 1.1, "seed": 8, "presence_penalty": 0.5, "schedule": "full"},
@@ -49,7 +49,7 @@ def events(running: Running, **fields: object) -> list[dict[str, Any]]:
 
 
 def joined(documents: list[dict[str, Any]], field: str) -> dict[int, Any]:
-    """Return what a field's pieces make, by completion."""
+    """Return a field's joined pieces by completion."""
     found: dict[int, Any] = {}
     for choice in (one for document in documents for one in document["choices"]):
         index = choice["index"]
@@ -57,39 +57,39 @@ def joined(documents: list[dict[str, Any]], field: str) -> dict[int, Any]:
     return found
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: str(asked["prompt"]))
-def test_answers_are_those_without_drafts(
-    server: Running, drafting: Running, asked: dict[str, Any]
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body["prompt"]))
+def test_drafts_do_not_change_answers(
+    server: Running, drafting: Running, body: dict[str, Any]
 ) -> None:
-    asked = LENGTH | asked
-    expected = server.complete(**asked).json()["choices"]
+    body = LENGTH | body
+    expected = server.complete(**body).json()["choices"]
     for _ in range(2):  # the second time with n-grams of the first
-        assert drafting.complete(**asked).json()["choices"] == expected
-    streamed = events(drafting, **asked)
+        assert drafting.complete(**body).json()["choices"] == expected
+    streamed = events(drafting, **body)
     assert joined(streamed, "text") == {one["index"]: one["text"] for one in expected}
     layers = {one["index"]: one["layers_per_token"] for one in expected}
     assert joined(streamed, "layers_per_token") == layers
 
 
 def test_usage_counts_passes_and_drafts_whole_and_streamed(drafting: Running) -> None:
-    asked = LENGTH | {"prompt": "Twice upon", "n": 2, "seed": 4}
-    drafting.complete(**asked)
-    documents = events(drafting, **asked)
+    body = LENGTH | {"prompt": "Twice upon", "n": 2, "seed": 4}
+    drafting.complete(**body)
+    documents = events(drafting, **body)
     used = documents[-1]["usage"]
     assert used["passes"] + used["accepted_draft_tokens"] == used["completion_tokens"] - 2
     assert 0 < used["accepted_draft_tokens"] <= used["draft_tokens"]
     marks = joined(documents, "drafted")
     assert sum(map(sum, marks.values())) == used["accepted_draft_tokens"]
     assert all(len(one) == 30 and not one[0] for one in marks.values())
-    whole = drafting.complete(**asked).json()["usage"]
+    whole = drafting.complete(**body).json()["usage"]
     assert whole["passes"] + whole["accepted_draft_tokens"] == whole["completion_tokens"] - 2
 
 
-def test_a_request_may_switch_drafts_off_for_itself(drafting: Running) -> None:
-    asked = LENGTH | {"prompt": "Off", "temperature": 0}
-    expected = drafting.complete(**asked).json()["choices"]
+def test_a_request_may_switch_its_drafts_off(drafting: Running) -> None:
+    body = LENGTH | {"prompt": "Off", "temperature": 0}
+    expected = drafting.complete(**body).json()["choices"]
     before = drafting.figures()
-    answer = drafting.complete(**asked, draft="off").json()
+    answer = drafting.complete(**body, draft="off").json()
     after = drafting.figures()
     assert answer["choices"] == expected
     assert not set(COUNTS) & answer["usage"].keys()
@@ -98,9 +98,9 @@ def test_a_request_may_switch_drafts_off_for_itself(drafting: Running) -> None:
     name = 'skipdec_passes_total{model="tiny"}'
     assert after[name] == before[name] + 29
     assert all(
-        "drafted" not in one["choices"][0] for one in events(drafting, **asked, draft="off")[:-1]
+        "drafted" not in one["choices"][0] for one in events(drafting, **body, draft="off")[:-1]
     )
-    assert "passes" in drafting.complete(**asked, draft=None).json()["usage"]
+    assert "passes" in drafting.complete(**body, draft=None).json()["usage"]
 
 
 def test_metrics_add_up_to_the_tokens_written(drafting: Running) -> None:
@@ -109,11 +109,11 @@ def test_metrics_add_up_to_the_tokens_written(drafting: Running) -> None:
         return {name.replace('{model="tiny"}', ""): value for name, value in found}
 
     before = figures()
-    used = [drafting.complete(**LENGTH | one).json()["usage"] for one in ASKED]
+    used = [drafting.complete(**LENGTH | one).json()["usage"] for one in BODIES]
     grown = {name: value - before.get(name, 0) for name, value in figures().items()}
     for name in COUNTS:
         assert grown[f"skipdec_{name}_total"] == sum(one[name] for one in used)
-    texts = 8  # of which each has its first token from its prompt
+    texts = 8  # the first token of each is not drafted
     written = grown["skipdec_generation_tokens_total"] - texts
     accepted = grown["skipdec_accepted_draft_tokens_total"]
     assert grown["skipdec_passes_total"] + accepted == written
@@ -124,9 +124,9 @@ def test_metrics_add_up_to_the_tokens_written(drafting: Running) -> None:
     assert grown["skipdec_draft_steps_total"] == 0, "n-grams run no layers"
 
 
-def test_models_tell_the_drafts_in_use(server: Running, drafting: Running) -> None:
-    told = [one.http.get("/v1/models/tiny").json()["draft"] for one in (server, drafting)]
-    assert told == ["off", DRAFT]
+def test_models_report_the_drafts_in_use(server: Running, drafting: Running) -> None:
+    reported = [one.http.get("/v1/models/tiny").json()["draft"] for one in (server, drafting)]
+    assert reported == ["off", DRAFT]
 
 
 def test_drafts_that_do_not_fit_a_bundle_are_refused_before_loading(bundle: Path) -> None:

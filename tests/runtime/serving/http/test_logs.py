@@ -1,4 +1,4 @@
-"""Lines of the log: one a request, whatever its path and fields hold."""
+"""Each request is one line of the log, whatever its path and fields hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _record(message: str, *arguments: object, **fields: object) -> logging.LogRe
     ],
     ids=["path", "schedule", "other fields", "message"],
 )
-def test_no_text_begins_a_line_or_holds_control_characters(record: logging.LogRecord) -> None:
+def test_text_cannot_forge_log_lines_or_control_characters(record: logging.LogRecord) -> None:
     first, *others = TextFormatter().format(record).split("\n")
     assert LINE.match(first)
     assert all(line.startswith("    ") for line in others)
@@ -60,7 +60,7 @@ def test_a_traceback_is_indented() -> None:
 
 
 @pytest.mark.parametrize("path", ["/%0a12:00:01%20info%20GET%20/", "/a%20status=200", "/%1b[2K"])
-def test_a_clients_path_is_one_word_of_one_line(
+def test_a_requests_path_is_one_word_of_one_line(
     server: Running, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     with caplog.at_level(logging.INFO, REQUESTS.name):

@@ -1,4 +1,4 @@
-"""Long answers: made beside the event loop, sent in pieces, and none longer than allowed."""
+"""Long answers are made outside the event loop, sent in pieces, and limited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skipdec.runtime.tokens.outputs import StreamDelta
 LONG: dict[str, Any] = {"max_tokens": 50, "ignore_eos": True, "temperature": 0}
 
 
-def test_an_answer_is_made_and_encoded_beside_the_event_loop() -> None:
+def test_an_answer_is_made_and_encoded_outside_the_event_loop() -> None:
     numbers = list(range(100_000))
 
     def make() -> tuple[dict[str, object], Iterator[object], object]:
@@ -43,32 +43,32 @@ def test_an_answer_is_made_and_encoded_beside_the_event_loop() -> None:
     assert json.loads(body) == {"id": "a", "choices": choices, "usage": None}
 
 
-def test_an_event_is_one_line_of_ascii_to_every_client() -> None:
+def test_an_event_is_one_line_of_ascii() -> None:
     assert event({"text": "é\u2028\n"}) == b'data: {"text":"\\u00e9\\u2028\\n"}\n\n'
 
 
-def test_prompts_with_too_many_log_probabilities_are_not_scored(
+def test_prompts_with_too_many_log_probabilities_are_refused(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipdec.runtime.serving.http.completions.MAX_REQUEST_LOGPROBS", 21)
-    asked: dict[str, Any] = {"echo": True, "logprobs": 20, "max_tokens": 0}
-    assert server.complete(prompt=[5], **asked).status_code == 200
-    answer = server.complete(prompt=[5, 5], **asked)
+    body: dict[str, Any] = {"echo": True, "logprobs": 20, "max_tokens": 0}
+    assert server.complete(prompt=[5], **body).status_code == 200
+    answer = server.complete(prompt=[5, 5], **body)
     assert answer.status_code == 400
     assert "2 tokens and logprobs 20 are up to 42" in answer.json()["error"]["message"]
 
 
-def test_long_answers_say_what_short_ones_say(server: Running) -> None:
-    asked = LONG | {"logprobs": 20, "echo": False}
-    alone = server.complete(prompt="a", **asked)
-    many = server.complete(prompt=["a"] * 20, **asked)
+def test_long_answers_equal_short_ones(server: Running) -> None:
+    body = LONG | {"logprobs": 20, "echo": False}
+    alone = server.complete(prompt="a", **body)
+    many = server.complete(prompt=["a"] * 20, **body)
     assert "content-length" in alone.headers
     assert int(many.headers["content-length"]) == len(many.content) > 1 << 16
     (choice,) = alone.json()["choices"]
     assert [one | {"index": 0} for one in many.json()["choices"]] == [choice] * 20
 
 
-def test_what_a_slow_reader_left_unread_is_several_events() -> None:
+def test_deltas_a_slow_client_has_not_read_become_several_events() -> None:
     deltas = [StreamDelta(0, place % 2, (place,), "x", None, 3) for place in range(200)]
     chunks = list(by_completion(deltas))
     assert max(map(len, chunks)) < 50

@@ -1,4 +1,4 @@
-"""Two servers behind nginx, as examples/deployment/nginx.conf has them."""
+"""Two servers behind nginx work with examples/deployment/nginx.conf."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 @contextmanager
 def proxied(directory: Path, *servers: Running) -> Iterator[httpx2.Client]:
-    """A client of nginx, which runs the example with other ports and short times to read."""
+    """Yield a client of nginx, which runs the example with other ports and short timeouts."""
     port, text = free_port(), CONFIGURATION.read_text()
     changes = {f"127.0.0.1:800{index}": one.url for index, one in enumerate(servers, start=1)}
     changes |= {"listen 8000;": f"listen 127.0.0.1:{port};", "_timeout 30s;": "_timeout 1s;"}
@@ -67,18 +67,18 @@ def two(bundle: Path) -> Iterator[tuple[Running, Running]]:
         yield first, second
 
 
-def test_requests_and_streams_go_to_the_server_with_the_fewest(
+def test_requests_go_to_the_server_with_the_fewest_connections(
     two: tuple[Running, Running], tmp_path: Path
 ) -> None:
-    asked = {"prompt": "a", "temperature": 0, "max_tokens": 6}
-    expected = two[0].complete(**asked).json()["choices"][0]
+    body = {"prompt": "a", "temperature": 0, "max_tokens": 6}
+    expected = two[0].complete(**body).json()["choices"][0]
     with proxied(tmp_path, *two) as client:
         for _ in range(4):
-            answer = client.post("/v1/completions", json=asked)
+            answer = client.post("/v1/completions", json=body)
             assert answer.json()["choices"][0] == expected
         with held_steps() as waits:
-            slow = client.stream("POST", "/v1/completions", json=asked | {"stream": True})
-            with slow as stream:  # its first token comes while its second is held
+            slow = client.stream("POST", "/v1/completions", json=body | {"stream": True})
+            with slow as stream:  # its first token arrives while its second is held
                 assert next(iter(stream.iter_lines())).startswith("data: {")
                 assert waits.wait(60)
                 assert client.get("/health/ready").status_code == 200
@@ -87,7 +87,7 @@ def test_requests_and_streams_go_to_the_server_with_the_fewest(
     assert all(one.figures()[finished] > 0 for one in two)
 
 
-def test_a_server_that_drains_is_left_out(two: tuple[Running, Running], tmp_path: Path) -> None:
+def test_a_draining_server_gets_no_requests(two: tuple[Running, Running], tmp_path: Path) -> None:
     two[0].server.models.is_draining = True
     try:
         assert two[0].http.get("/health/ready").status_code == 503
@@ -106,6 +106,6 @@ def test_slow_clients_end_at_the_proxy(
         port = client.base_url.port
         with socket.create_connection(("127.0.0.1", int(port or 0)), 30) as slow:
             slow.sendall(sent)
-            while slow.recv(4096):  # 408, or nothing, and then the end
+            while slow.recv(4096):  # 408 or nothing, until the connection closes
                 pass
         assert client.post("/v1/completions", content=bytes(2 << 20)).status_code == 413

@@ -1,4 +1,4 @@
-"""Requests that are refused, as one table: what is sent, the status, and words of the answer."""
+"""A table of refused requests: path, body, status, and words of the answer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMPLETIONS, CHATS = "POST /v1/completions", "POST /v1/chat/completions"
 
 REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     ("GET /nothing", None, 404, "GET '/nothing' is not served; see /openapi.json"),
-    ("POST /v1/completions/", SHORT, 404, "is not served"),  # and no redirect, to http
+    ("POST /v1/completions/", SHORT, 404, "is not served"),  # instead of a redirect to http
     ("GET /v1/completions", None, 405, "GET '/v1/completions' is not served; allowed: POST"),
     ("OPTIONS /v1/models", None, 405, "allowed: GET"),
     ("GET /v1/models/other", None, 404, "model_not_found"),
     (CHATS, HI, 400, "tiny has no chat template; use /v1/completions.*no_chat_template"),
     (COMPLETIONS, SHORT | {"model": "gpt"}, 404, "model_not_found"),
-    # fields
+    # Fields.
     (COMPLETIONS, SHORT | {"foo": 1}, 400, "'foo' is unknown"),
     (COMPLETIONS, SHORT | {"": 1}, 400, "^'' is unknown; allowed: max_tokens"),
     (COMPLETIONS, SHORT | {"logit_bias": {"5": 1}}, 400, "logit_bias is .* not supported; leave"),
@@ -69,7 +69,7 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     ),
     (COMPLETIONS, SHORT | {"schedule": "no such"}, 400, "no such"),
     (COMPLETIONS, SHORT | {"timeout": 0}, 400, "timeout is 0"),
-    # more log-probabilities than allowed
+    # More log-probabilities than allowed.
     (
         COMPLETIONS,
         MANY | {"prompt": [[5]] * 64, "n": 4, "max_tokens": 60},
@@ -82,14 +82,14 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
         400,
         "are up to 292,800 log-probabilities; allowed: 131,072 in one answer; lower",
     ),
-    # prompts that can't be scored
+    # Prompts that can't be scored.
     (COMPLETIONS, SCORED | {"max_tokens": 2}, 400, "max_tokens is 2; allowed: 0 or 1"),
     (COMPLETIONS, SCORED | {"n": 2, "temperature": 1.0}, 400, "leave out n"),
     (COMPLETIONS, SCORED | {"stream": True}, 400, "leave out n and stream"),
     (COMPLETIONS, SCORED | {"echo": False, "max_tokens": 0}, 400, "max_tokens is 0; allowed"),
     (COMPLETIONS, SCORED | {"prompt": [[5], []]}, 400, "no tokens"),
     (COMPLETIONS, SCORED | {"prompt": [[5] * 65]}, 400, "65 tokens"),
-    # bodies
+    # Bodies.
     (COMPLETIONS, b"", 400, "JSON"),
     (COMPLETIONS, b"{", 400, "^body: is not JSON"),
     (COMPLETIONS, b"[]", 400, "is not a JSON object"),
@@ -110,7 +110,7 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"), REFUSED, ids=[one[3][:40] for one in REFUSED]
 )
-def test_a_request_is_refused_in_openais_form_and_told_why(
+def test_a_request_is_refused_in_openais_format_with_the_reason(
     server: Running, path: str, body: dict[str, Any] | bytes | None, status: int, words: str
 ) -> None:
     content = json.dumps(body) if isinstance(body, dict) else body

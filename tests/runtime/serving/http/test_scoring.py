@@ -1,4 +1,4 @@
-"""``echo`` with ``logprobs``: the request form of lm-evaluation-harness' ``local-completions``."""
+"""``echo`` with ``logprobs`` serves ``local-completions`` of lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def harness_request(prompts: list[list[int]], **fields: object) -> dict[str, Any
 
 
 def read_as_harness(answer: dict[str, Any], context_lengths: list[int]) -> list[tuple[float, bool]]:
-    """Sums and greediness of the continuations, from the lists that it reads."""
+    """Return sums and greediness of the continuations, from the lists that the harness reads."""
     found = []
     choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
     for choice, start in zip(choices, context_lengths, strict=True):
@@ -40,7 +40,7 @@ def read_as_harness(answer: dict[str, Any], context_lengths: list[int]) -> list[
 
 
 @pytest.mark.parametrize("schedule", ["full", None], ids=["full depth", "the bundle's schedule"])
-def test_the_harness_reads_the_log_likelihoods_of_the_generator(
+def test_the_harness_reads_the_generators_log_likelihoods(
     server: Running, bundle: Path, schedule: str | None
 ) -> None:
     with open_tiny(bundle) as generator:
@@ -60,12 +60,12 @@ def test_the_harness_reads_the_log_likelihoods_of_the_generator(
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_every_token_has_a_name_a_value_and_a_place_in_the_text(
+def test_every_token_has_a_name_a_value_and_an_offset(
     server: Running, bundle: Path, max_tokens: int
 ) -> None:
     prompt = "h\u00e9llo wor"
-    asked = harness_request([prompt], max_tokens=max_tokens, logprobs=2)  # type: ignore[list-item]
-    answer = server.complete(**asked).json()
+    body = harness_request([prompt], max_tokens=max_tokens, logprobs=2)  # type: ignore[list-item]
+    answer = server.complete(**body).json()
     (choice,) = answer["choices"]
     logprobs = choice["logprobs"]
     with open_tiny(bundle) as generator:
@@ -90,15 +90,15 @@ def test_every_token_has_a_name_a_value_and_a_place_in_the_text(
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_a_prompt_that_ends_inside_a_character_is_followed_at_its_end(
+def test_a_token_after_a_partial_character_starts_at_its_end(
     server: Running, bundle: Path, max_tokens: int
 ) -> None:
     with open_tiny(bundle) as generator:
         assert generator.tokenizer is not None
         prompt = generator.tokenizer.encode("h\u00e9llo \u00e9", add_special_tokens=False)[:-1]
         (output,) = generator.generate([prompt], SamplingParams(temperature=0, max_tokens=1))
-    asked = harness_request([prompt], max_tokens=max_tokens)
-    (choice,) = server.complete(**asked).json()["choices"]
+    body = harness_request([prompt], max_tokens=max_tokens)
+    (choice,) = server.complete(**body).json()["choices"]
     whole = "h\u00e9llo \ufffd"
     assert choice["text"] == whole + output.outputs[0].text * max_tokens
     offsets = [0, 1, 1, 2, 3, 4, 5, 6, *[len(whole)] * max_tokens]
@@ -120,29 +120,29 @@ def test_a_scored_prompt_is_decoded_by_one_decoder(
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_a_schedule_that_is_not_listed_is_that_of_one_token(
+def test_an_allowed_schedule_takes_its_horizon_from_one_token(
     bundle: Path, tmp_path: Path, max_tokens: int
 ) -> None:
     full = shutil.copytree(bundle, tmp_path / "full")
-    write_schedule(full, "full")  # it lends no horizon
-    asked = harness_request([[5, 6]], max_tokens=max_tokens)
+    write_schedule(full, "full")  # has no horizon to inherit
+    body = harness_request([[5, 6]], max_tokens=max_tokens)
     with serving(ServedBundle("tiny", full), schedules=("linear:max=5,min=4",)) as server:
         for horizon, status in ((1, 200), (16, 400)):
             schedule = f"linear:max=5,min=4,warmup=1,horizon={horizon}"
-            assert server.complete(**asked, schedule=schedule).status_code == status
+            assert server.complete(**body, schedule=schedule).status_code == status
 
 
-def test_texts_run_on_between_prompts_that_are_scored(server: Running) -> None:
-    asked = {"prompt": [5, 6], "max_tokens": 20, "ignore_eos": True, "temperature": 0}
-    alone = server.complete(**asked).json()["choices"][0]["text"]
+def test_texts_run_between_scored_prompts(server: Running) -> None:
+    body = {"prompt": [5, 6], "max_tokens": 20, "ignore_eos": True, "temperature": 0}
+    alone = server.complete(**body).json()["choices"][0]["text"]
     with ThreadPoolExecutor() as pool:
-        text = pool.submit(server.complete, **asked)
+        text = pool.submit(server.complete, **body)
         scored = pool.submit(server.complete, **harness_request(CONTEXTS * 4))
         assert text.result(60).json()["choices"][0]["text"] == alone
         assert len(scored.result(60).json()["choices"]) == 12
 
 
-def test_a_deadline_that_is_over_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
+def test_a_missed_deadline_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
     waiting = 'skipdec_requests_waiting{model="tiny"}'
     running = 'skipdec_requests_running{model="tiny"}'
     with (
@@ -163,7 +163,7 @@ def test_a_deadline_that_is_over_is_answered_504_and_a_full_queue_429(bundle: Pa
         assert server.complete(**harness_request([[5, 6]])).status_code == 200
 
 
-def test_a_client_that_goes_takes_its_prompts_along(server: Running) -> None:
+def test_a_disconnect_cancels_all_prompts_of_a_request(server: Running) -> None:
     waiting = 'skipdec_requests_waiting{model="tiny"}'
     running = 'skipdec_requests_running{model="tiny"}'
     gone = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'

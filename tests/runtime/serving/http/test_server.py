@@ -1,4 +1,4 @@
-"""The server around the endpoint: keys, limits, health, figures, clients that go, and its end."""
+"""The server around the endpoints has keys, limits, health, metrics, logs and a shutdown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_head_is_answered_as_get_without_a_body(server: Running, path: str) -> N
 
 
 @pytest.mark.parametrize("given", [("3x",), ("3x", "any"), ("full",)])
-def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
+def test_full_and_the_bundles_own_schedule_are_always_allowed(
     tiny: ServedBundle, given: tuple[str, ...]
 ) -> None:
     with serving(tiny, schedules=given) as running:
@@ -73,11 +73,11 @@ def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
         assert refused.status_code == (200 if "any" in given else 400)
 
 
-def test_a_schedule_for_long_texts_is_listed_and_runs_them(
+def test_a_schedule_for_long_texts_only_is_listed_and_runs(
     exported: Callable[..., Path],
 ) -> None:
     tiny = ServedBundle("tiny", exported(STRUCTURE))
-    steps = "step:max=6,min=2,steps=20"  # of texts of 20 tokens or more
+    steps = "step:max=6,min=2,steps=20"  # for texts of 20 tokens or more
 
     def opened(path: Path) -> Generator:
         return Generator.open(path, threads=1, max_batch_size=ROWS, schedule=steps)
@@ -86,14 +86,14 @@ def test_a_schedule_for_long_texts_is_listed_and_runs_them(
         assert "steps=20" in running.http.get("/v1/models").json()["data"][0]["schedule"]
         (listed,) = running.http.get("/v1/schedules").json()["data"]
         assert [entry["schedule"] for entry in listed["allowed"]][-1] == steps
-        for asked, status in ((steps, 200), ("full", 200), ("3x", 400)):
-            answer = running.complete(prompt=[5], max_tokens=24, schedule=asked)
+        for schedule_text, status in ((steps, 200), ("full", 200), ("3x", 400)):
+            answer = running.complete(prompt=[5], max_tokens=24, schedule=schedule_text)
             assert answer.status_code == status
         refused = running.complete(prompt=[5], max_tokens=9, schedule="3x")
         assert "not allowed" in refused.json()["error"]["message"]
 
 
-def test_a_model_whose_name_has_a_slash_is_shown(tiny: ServedBundle) -> None:
+def test_a_model_name_may_have_a_slash(tiny: ServedBundle) -> None:
     with serving(ServedBundle("org/tiny", tiny.path)) as running:
         client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none")
         assert client.models.retrieve("org/tiny").id == "org/tiny"
@@ -101,9 +101,7 @@ def test_a_model_whose_name_has_a_slash_is_shown(tiny: ServedBundle) -> None:
         assert "/v1/models/{name}" in running.http.get("/openapi.json").json()["paths"]
 
 
-def test_files_of_schedules_are_read_before_requests_come(
-    tiny: ServedBundle, tmp_path: Path
-) -> None:
+def test_schedule_files_are_read_at_the_start(tiny: ServedBundle, tmp_path: Path) -> None:
     texts, files = [f"linear:max={most},min=3,warmup=1,horizon=9" for most in (5, 4)], []
     for index, text in enumerate(texts):
         files.append(tmp_path / f"{index}.json")
@@ -127,7 +125,7 @@ def test_files_of_schedules_are_read_before_requests_come(
         assert refused.json()["error"]["param"] == "schedule"
 
 
-def test_the_page_holds_all_that_it_shows_and_its_policy_lets_only_that_in(server: Running) -> None:
+def test_the_page_is_self_contained_and_its_policy_enforces_it(server: Running) -> None:
     answer = server.http.get("/")
     (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
     digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -138,7 +136,7 @@ def test_the_page_holds_all_that_it_shows_and_its_policy_lets_only_that_in(serve
     assert not re.search(r"https?://|\ssrc=|\sstyle=|\son\w+=", answer.text)
 
 
-def test_only_listed_keys_are_let_in(
+def test_only_listed_keys_are_accepted(
     tiny: ServedBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKIPDEC_API_KEY", "from-environment")
@@ -157,29 +155,29 @@ def test_only_listed_keys_are_let_in(
         assert running.http.get("/health/live").status_code == 200
 
 
-def test_a_full_queue_is_answered_429_and_openais_client_tries_again(tiny: ServedBundle) -> None:
+def test_a_full_queue_is_answered_429_and_openais_client_retries(tiny: ServedBundle) -> None:
     with serving(tiny, open_engine=in_thread(max_waiting=1)) as running:
         client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=5)
-        asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 2}
+        body: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 2}
         with ThreadPoolExecutor() as pool:
             with held_steps():
-                taken = [pool.submit(running.complete, **LONG)]
+                accepted = [pool.submit(running.complete, **LONG)]
                 running.wait_until(lambda figures: figures[RUNNING] == 1)
-                taken.append(pool.submit(running.complete, **LONG))
+                accepted.append(pool.submit(running.complete, **LONG))
                 running.wait_until(lambda figures: figures[WAITING] == 1)
                 refused = running.complete(**LONG)
-                retried = pool.submit(lambda: client.completions.create(**asked))
+                retried = pool.submit(lambda: client.completions.create(**body))
                 failed = 'skipdec_request_failed_total{model="tiny",reason="queue_full"}'
                 running.wait_until(lambda figures: figures[failed] == 2)
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["code"] == "queue_full"
-            assert [answer.result(60).status_code for answer in taken] == [200] * 2
+            assert [answer.result(60).status_code for answer in accepted] == [200] * 2
             assert retried.result(60).choices
 
 
 @pytest.mark.parametrize("scores", [{}, {"echo": True, "logprobs": 1, "max_tokens": 1}])
-def test_more_prompts_than_may_ever_wait_are_refused(
+def test_more_prompts_than_max_waiting_are_refused(
     tiny: ServedBundle, scores: dict[str, Any]
 ) -> None:
     with serving(tiny, open_engine=in_thread(max_waiting=2)) as running:
@@ -187,14 +185,14 @@ def test_more_prompts_than_may_ever_wait_are_refused(
         reason = 'skipdec_request_failed_total{model="tiny",reason="invalid_request_error"}'
         assert running.figures()[reason] == 1
     assert refused.status_code == 400
-    told = "prompts: are 3; allowed: max_waiting, which is 2; submit fewer, or raise it"
-    assert refused.json()["error"]["message"] == told
+    message = "prompts: are 3; allowed: max_waiting, which is 2; submit fewer, or raise it"
+    assert refused.json()["error"]["message"] == message
 
 
-def test_figures_count_what_was_asked(server: Running) -> None:
+def test_metrics_count_requests_tokens_and_times(server: Running) -> None:
     before = server.figures()
-    asked = {"max_tokens": 4, "ignore_eos": True, "schedule": "full"}
-    used = server.complete(prompt=[[5, 6, 7]], **asked).json()["usage"]
+    body = {"max_tokens": 4, "ignore_eos": True, "schedule": "full"}
+    used = server.complete(prompt=[[5, 6, 7]], **body).json()["usage"]
     after = server.figures()
     gained = {name: value - before.get(name, 0) for name, value in after.items()}
     assert gained['skipdec_prompt_tokens_total{model="tiny"}'] == 3
@@ -223,7 +221,7 @@ def test_only_requests_of_the_api_count_as_failed(server: Running, path: str) ->
     assert failed() == before
 
 
-def test_steps_are_counted_by_their_time_rows_and_layers(server: Running) -> None:
+def test_metrics_count_steps_rows_and_layers(server: Running) -> None:
     def gained(name: str) -> float:
         return after[f'skipdec_{name}{{model="tiny"}}'] - before[f'skipdec_{name}{{model="tiny"}}']
 
@@ -243,7 +241,7 @@ def test_steps_are_counted_by_their_time_rows_and_layers(server: Running) -> Non
 
 
 @pytest.mark.parametrize("kind", ["gauge", "counter", "histogram"])
-def test_every_figure_that_is_documented_is_there_and_no_other(server: Running, kind: str) -> None:
+def test_the_metrics_are_exactly_the_documented_ones(server: Running, kind: str) -> None:
     server.complete(prompt="a", max_tokens=2)
     server.complete(prompt="a", max_tokens=0)
     page = (Path(__file__).parents[4] / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -251,12 +249,12 @@ def test_every_figure_that_is_documented_is_there_and_no_other(server: Running, 
     documented = {
         f"skipdec_{name}" for row in rows for name in re.findall(r"`(\w+)(?:\{\w+\})?`", row)
     }
-    told = re.findall(rf"^# TYPE (\w+) {kind}$", server.http.get("/metrics").text, re.MULTILINE)
-    shown = {name for name in told if not name.endswith("_created")}
+    names = re.findall(rf"^# TYPE (\w+) {kind}$", server.http.get("/metrics").text, re.MULTILINE)
+    shown = {name for name in names if not name.endswith("_created")}
     assert shown == documented
 
 
-def test_a_line_in_the_log_has_ids_and_never_a_prompt(
+def test_the_log_has_request_ids_and_never_a_prompt(
     server: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, REQUESTS.name):
@@ -272,7 +270,7 @@ def test_a_line_in_the_log_has_ids_and_never_a_prompt(
     assert "hidden" not in json.dumps(lines)
 
 
-def test_a_server_that_loads_says_so_and_serves_what_it_has(tiny: ServedBundle) -> None:
+def test_a_loading_server_serves_the_models_it_has(tiny: ServedBundle) -> None:
     may_go_on = threading.Event()
 
     def slowly(path: Path) -> Generator:
@@ -294,45 +292,45 @@ def test_a_server_that_loads_says_so_and_serves_what_it_has(tiny: ServedBundle) 
 
 
 @pytest.mark.parametrize(
-    ("shutdown_timeout", "told"), [(30.0, "length"), (0.0, "unavailable")], ids=["ends", "is cut"]
+    ("shutdown_timeout", "reason"), [(30.0, "length"), (0.0, "unavailable")], ids=["ends", "is cut"]
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_when_a_server_stops_a_text_that_runs(
-    tiny: ServedBundle, shutdown_timeout: float, told: str, stream: bool
+def test_when_a_server_stops_a_running_text(
+    tiny: ServedBundle, shutdown_timeout: float, reason: str, stream: bool
 ) -> None:
     with serving(tiny, shutdown_timeout=shutdown_timeout) as running, ThreadPoolExecutor() as pool:
         with held_steps():
-            asked = pool.submit(running.complete, stream=stream, **LONG)
+            pending = pool.submit(running.complete, stream=stream, **LONG)
             running.wait_until(lambda figures: figures[RUNNING] == 1)
             running.server.stop()
             if not shutdown_timeout:
-                asked.result(60)  # though its step hangs
+                pending.result(60)  # although its step hangs
             else:
                 running.wait_until(lambda _: running.http.get("/health/ready").status_code == 503)
                 assert running.complete(**LONG).status_code == 503
-        answer = asked.result(60)
+        answer = pending.result(60)
     events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
     last = json.loads(events[-2 if stream else 0])
-    if told == "length":
-        assert last["choices"][0]["finish_reason"] == told
+    if reason == "length":
+        assert last["choices"][0]["finish_reason"] == reason
     else:
-        assert last["error"]["code"] == told
+        assert last["error"]["code"] == reason
         assert answer.status_code == (200 if stream else 503)
 
 
-def test_a_bundle_that_can_not_be_opened_ends_the_server(tmp_path: Path) -> None:
+def test_a_bundle_that_cannot_be_opened_ends_the_server(tmp_path: Path) -> None:
     server = HttpServer([ServedBundle("none", tmp_path)], in_thread(), ServerConfig(port=0))
     with pytest.raises(BundleError):
         server.run()
 
 
-def test_a_server_that_is_stopped_before_it_runs_ends_at_once(tiny: ServedBundle) -> None:
+def test_a_server_stopped_before_it_runs_ends_at_once(tiny: ServedBundle) -> None:
     server = HttpServer([tiny], in_thread(), ServerConfig(port=0))
     server.stop()
     server.run()
 
 
-def test_names_and_addresses_are_checked_first(tiny: ServedBundle, server: Running) -> None:
+def test_names_and_addresses_are_checked_at_creation(tiny: ServedBundle, server: Running) -> None:
     def make(*bundles: ServedBundle, port: int = 0, host: str = "127.0.0.1") -> HttpServer:
         return HttpServer(bundles, in_thread(), ServerConfig(host=host, port=port))
 

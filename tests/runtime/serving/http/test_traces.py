@@ -1,4 +1,4 @@
-"""OpenTelemetry: a request's span continues its client's trace and holds those of its phases."""
+"""A request's OpenTelemetry span continues its client's trace and contains its phases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exported_spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 def finished(server: Running, exporter: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
-    """By name; a request that comes later has no part in them."""
+    """Return the finished spans by name; a further request flushes them."""
     server.http.get("/version")
     found: dict[str, list[ReadableSpan]] = {}
     for span in exporter.get_finished_spans():
@@ -38,9 +38,9 @@ def finished(server: Running, exporter: InMemorySpanExporter) -> dict[str, list[
 def test_a_request_and_its_phases_are_spans_of_its_clients_trace(
     server: Running, exported_spans: InMemorySpanExporter, stream: bool
 ) -> None:
-    asked = {"prompt": ["secret", "b"], "max_tokens": 3, "ignore_eos": True, "stream": stream}
+    body = {"prompt": ["secret", "b"], "max_tokens": 3, "ignore_eos": True, "stream": stream}
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-    server.http.post("/v1/completions", json={"model": "tiny"} | asked, headers=headers)
+    server.http.post("/v1/completions", json={"model": "tiny"} | body, headers=headers)
     spans = finished(server, exported_spans)
     (whole,) = spans["POST /v1/completions"]
     assert whole.context is not None
@@ -71,7 +71,7 @@ def test_a_refused_request_is_an_error_without_phases(
     assert "queue" not in spans
 
 
-def test_traces_that_nobody_can_send_are_told_in_the_log(
+def test_traces_that_cannot_be_sent_are_reported_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "is_installed", lambda module: False)

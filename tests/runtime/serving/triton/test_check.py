@@ -1,4 +1,4 @@
-"""The liveness check, against a server of HTTP that answers as Triton does."""
+"""The liveness check runs against an HTTP server that answers like Triton."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def url() -> Iterator[str]:
         server.shutdown()
 
 
-def test_only_a_model_that_generates_lives(url: str) -> None:
+def test_only_a_model_that_generates_is_alive(url: str) -> None:
     found = {one.model: one.problem for one in check_triton_models(url)}
     assert found["good"] is None
     assert "not healthy" in str(found["dead"])
-    assert "max_waiting" in str(found["stuck"]), "while its steps end it does not refuse a check"
+    assert "max_waiting" in str(found["stuck"]), "a check of a live model is never refused"
 
 
-def test_a_model_that_is_not_there_is_found(url: str) -> None:
+def test_a_missing_model_is_reported(url: str) -> None:
     (found,) = check_triton_models(url, ["other"])
     assert "unknown model" in str(found.problem)
 
@@ -62,9 +62,9 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "problem"),
     [
-        (b"\0\0\x12\4\0", r"BadStatusLine\(.*x12"),  # as from Triton's port of gRPC
+        (b"\0\0\x12\4\0", r"BadStatusLine\(.*x12"),  # as from Triton's gRPC port
         (OK + b"Content-Length: 9\r\n\r\n{", "IncompleteRead"),
         (OK + b"\r\n{", "Expecting property name"),
         (OK + b'\r\n{"data": []}', r"answered {'data': \[\]}"),
@@ -72,23 +72,23 @@ OK = b"HTTP/1.1 200 OK\r\n"
     ],
 )
 def test_an_answer_that_is_not_tritons_is_shown(
-    url: str, monkeypatch: pytest.MonkeyPatch, raw: bytes, told: str
+    url: str, monkeypatch: pytest.MonkeyPatch, raw: bytes, problem: str
 ) -> None:
     monkeypatch.setattr(FakeTriton, "raw", raw)
-    with pytest.raises(SkipDecError, match=told):
+    with pytest.raises(SkipDecError, match=problem):
         check_triton_models(url)
     (found,) = check_triton_models(url, ["good"])
-    assert re.search(told, str(found.problem))
+    assert re.search(problem, str(found.problem))
 
 
 @pytest.mark.parametrize(
     "url", ["localhost:8000", "http://", "http://[::1", "http://a:b", "http://a:99999"]
 )
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="localhost:8000"):
         check_triton_models(url)
 
 
-def test_what_is_no_server_is_said() -> None:
+def test_an_unreachable_server_is_an_error() -> None:
     with pytest.raises(SkipDecError, match="does not list its models"):
         check_triton_models("http://127.0.0.1:1")

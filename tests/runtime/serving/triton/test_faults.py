@@ -1,4 +1,4 @@
-"""The real tritonserver when clients go, models come and go under load, and an engine breaks."""
+"""The real tritonserver survives disconnects, model changes under load, and a broken engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from skipdec.runtime.serving.triton.repository import write_triton_repository
 from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
-LONG = 4000  # tokens: seconds, while it takes 0.05 s to notice that a client has gone
+LONG = 4000  # tokens: this takes seconds, noticing a disconnect 0.05 s
 PROMPT = "Ant is a pub"
 BROKEN = """
 from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.triton.model import TritonPythonModel
 
 def step(self):
-    raise RuntimeError("a step that was broken on purpose")
+    raise RuntimeError("a step broken on purpose")
 
 RunningBatch.step = step
 """
@@ -32,7 +32,7 @@ RunningBatch.step = step
 
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With room for long texts."""
+    """Export a bundle with room for long texts."""
     environment()
     from text_bundles import STRUCTURE, copy_with_tokenizer
 
@@ -73,28 +73,28 @@ def ask(server: TritonServer, model: str, max_tokens: int = 12) -> dict[str, Any
     )
 
 
-def test_an_sse_client_that_goes_ends_its_text(server: TritonServer) -> None:
-    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG}
+def test_a_disconnect_of_an_sse_client_ends_its_text(server: TritonServer) -> None:
+    body = {"text_input": PROMPT, "stream": True, "max_tokens": LONG}
     before = server.metric("skipdec_generation_tokens_total", model="steady")
     events = server.generate_stream(
-        "steady", **asked, sampling_parameters='{"ignore_eos": true, "temperature": 0}'
+        "steady", **body, sampling_parameters='{"ignore_eos": true, "temperature": 0}'
     )
     next(events)
     events.close()
-    asked_again = 0
-    while server.metric("skipdec_requests_running", model="steady") or not asked_again:
+    later_requests = 0
+    while server.metric("skipdec_requests_running", model="steady") or not later_requests:
         assert "text_output" in ask(server, "steady", 1)
-        asked_again += 1
+        later_requests += 1
     made = server.metric("skipdec_generation_tokens_total", model="steady") - before
-    assert made - asked_again < LONG / 2
+    assert made - later_requests < LONG / 2
     assert server.metric("skipdec_kv_bytes", model="steady", kind="reserved") == 0
 
 
-def test_a_model_whose_slots_are_all_taken_is_alive_at_once(server: TritonServer) -> None:
-    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG}
+def test_a_model_with_all_slots_in_use_is_alive_at_once(server: TritonServer) -> None:
+    body = {"text_input": PROMPT, "stream": True, "max_tokens": LONG}
     texts = [
         server.generate_stream(
-            "steady", **asked, sampling_parameters='{"ignore_eos": true, "temperature": 0}'
+            "steady", **body, sampling_parameters='{"ignore_eos": true, "temperature": 0}'
         )
         for _ in range(2)
     ]
@@ -104,13 +104,13 @@ def test_a_model_whose_slots_are_all_taken_is_alive_at_once(server: TritonServer
         waiting = pool.submit(ask, server, "steady", 1)
         (found,) = check_triton_models(f"http://{server.http}", ["steady"])
         assert found.problem is None
-        assert not waiting.done(), "no slot has been free"
+        assert not waiting.done(), "a slot became free"
         for text in texts:
             text.close()
         assert "text_output" in waiting.result()
 
 
-def test_a_model_comes_and_goes_under_load_and_no_request_hangs(
+def test_loading_and_unloading_under_load_hangs_no_request(
     server: TritonServer, bundle: Path
 ) -> None:
     with Generator.open(bundle, threads=1) as generator:
@@ -129,7 +129,7 @@ def test_a_model_comes_and_goes_under_load_and_no_request_hangs(
     assert all("coming" in one["error"] for one in found[::2] if "error" in one)
 
 
-def test_a_thread_that_fails_in_the_background_answers_all_with_an_error(
+def test_a_failed_engine_thread_answers_all_with_an_error(
     server: TritonServer,
 ) -> None:
     assert server.post("/v2/repository/models/broken/load")[0] == 200

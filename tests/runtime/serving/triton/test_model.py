@@ -1,4 +1,4 @@
-"""The model of the Python backend, with a stand-in for the module that only Triton has."""
+"""The Python backend's model runs with a stand-in for the module that only Triton has."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
         sys.modules.pop(name, None)
 
 
-def test_messages_are_parsed_beside_the_loop_that_sends_responses(
+def test_messages_are_parsed_outside_the_event_loop(
     backend: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from skipdec.runtime.serving.triton.model import TritonPythonModel
 
     threads = []
 
-    def read(asked: TritonRequest) -> None:
+    def read(request: TritonRequest) -> None:
         threads.append(get_ident())
         raise UsageError("messages", "are not JSON")
 
@@ -48,7 +48,7 @@ def test_messages_are_parsed_beside_the_loop_that_sends_responses(
     assert get_ident() not in threads
 
 
-def test_each_completion_has_a_first_token_and_times_between_the_others(
+def test_each_completion_has_a_first_token_time_and_gaps(
     backend: MagicMock,
 ) -> None:
     from skipdec.runtime.serving.triton.metrics import RequestClock
@@ -59,12 +59,12 @@ def test_each_completion_has_a_first_token_and_times_between_the_others(
     metrics = MagicMock()
     clock = RequestClock(metrics)
     assert clock.tick([token(0, 5), token(1, 5)])
-    assert not clock.tick([token(0, 6), token(0, 7), token(1)])  # of a reader that is late
+    assert not clock.tick([token(0, 6), token(0, 7), token(1)])  # several deltas of a slow reader
     observed = [call.args[0] for call in metrics.observe.call_args_list]
     assert observed == ["time_to_first_token_seconds"] * 2 + ["inter_token_seconds"] * 2
 
 
-def test_a_field_that_is_no_input_is_refused_by_name(backend: MagicMock) -> None:
+def test_an_unknown_field_is_refused_by_name(backend: MagicMock) -> None:
     from skipdec.runtime.serving.triton.model import TritonPythonModel
 
     backend.get_input_tensor_by_name.return_value = None

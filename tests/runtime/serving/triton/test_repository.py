@@ -1,4 +1,4 @@
-"""Model repositories as they are written: files, configuration, and what is refused before."""
+"""Model repositories have the right files and configuration, or are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parameters(text: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("flag", ["--link", "--copy"])
-def test_a_model_is_a_configuration_a_module_and_the_bundle(
+def test_a_model_has_a_configuration_a_module_and_the_bundle(
     bundle: Path, tmp_path: Path, flag: str
 ) -> None:
     command = ["triton", str(bundle), "-o", str(tmp_path), "--name", "m", flag, "--threads", "1"]
@@ -43,7 +43,7 @@ def test_a_model_is_a_configuration_a_module_and_the_bundle(
     assert ModelSettings.from_parameters(parameters(text)) == ModelSettings(threads=1)
 
 
-def test_all_settings_come_back_from_the_configuration() -> None:
+def test_all_settings_round_trip_through_the_configuration() -> None:
     settings = ModelSettings(
         schedule="2x:horizon=64", threads=1, max_batch_size=3, kv_memory=2**30, max_waiting=5,
         max_prefill_tokens=64, admission="gang:min_free=2,hold_ms=8", raw_prompts=True,
@@ -56,16 +56,16 @@ def test_all_settings_come_back_from_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("text", "sharing"), [("True", "shared"), ("False", "off"), ("client", "client")]
 )
-def test_prefix_cache_of_older_repositories_is_read(text: str, sharing: str) -> None:
+def test_prefix_cache_accepts_booleans(text: str, sharing: str) -> None:
     given = {"prefix_cache": {"string_value": text}}
     assert ModelSettings.from_parameters(given).prefix_cache == sharing
 
 
-def test_a_gpu_is_asked_for_where_engines_run_on_one() -> None:
+def test_the_configuration_requests_a_gpu_for_gpu_engines() -> None:
     assert "KIND_GPU" in config_text("m", {}, on_gpu=True)
 
 
-def test_a_parameter_that_is_no_text_or_unknown_is_refused() -> None:
+def test_a_parameter_that_is_unknown_or_not_a_text_is_refused() -> None:
     with pytest.raises(UsageError, match="string_value"):
         ModelSettings.from_parameters({"threads": {"int_value": 2}})
     with pytest.raises(UsageError, match="did you mean 'threads'"):
@@ -83,7 +83,7 @@ def test_a_parameter_that_is_no_text_or_unknown_is_refused() -> None:
         ({"name": "a/b"}, "can't be a model's name"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_written(
+def test_invalid_options_are_refused_before_anything_is_written(
     bundle: Path, tmp_path: Path, options: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(SkipDecError, match=problem):
@@ -93,14 +93,12 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     assert not (tmp_path / "r").exists()
 
 
-def test_two_bundles_of_one_name_are_refused(bundle: Path, tmp_path: Path) -> None:
+def test_two_bundles_with_one_name_are_refused(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="2 bundles are called"):
         TritonRepositoryConfig(bundles=(bundle, bundle), output=tmp_path)
 
 
-def test_a_model_is_replaced_only_if_asked_and_nothing_else_ever(
-    bundle: Path, tmp_path: Path
-) -> None:
+def test_force_replaces_a_model_and_nothing_else(bundle: Path, tmp_path: Path) -> None:
     once = TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m")
     again = once.updated(force=True, schedule="full")
     write_triton_repository(once)
@@ -115,7 +113,7 @@ def test_a_model_is_replaced_only_if_asked_and_nothing_else_ever(
 
 
 @pytest.mark.parametrize("flag", ["--link", "--copy"])
-def test_a_bundle_in_the_model_that_it_replaces_is_not_lost(
+def test_replacing_a_model_by_the_bundle_in_it_loses_nothing(
     bundle: Path, tmp_path: Path, flag: str
 ) -> None:
     (model,) = write_triton_repository(
@@ -129,7 +127,7 @@ def test_a_bundle_in_the_model_that_it_replaces_is_not_lost(
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_bundle_in_the_model_of_another_that_is_replaced_first_is_not_lost(
+def test_a_model_that_holds_another_models_bundle_is_not_replaced(
     bundle: Path, tmp_path: Path
 ) -> None:
     once = TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m", is_copied=True)
@@ -141,7 +139,7 @@ def test_a_bundle_in_the_model_of_another_that_is_replaced_first_is_not_lost(
     EngineBundle.open(both[1], verify="full")
 
 
-def test_a_model_stays_until_the_one_that_replaces_it_is_whole(
+def test_a_model_stays_until_its_replacement_is_complete(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m")
@@ -157,7 +155,7 @@ def test_a_model_stays_until_the_one_that_replaces_it_is_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_schedule_of_a_file_is_written_in_full(
+def test_a_schedule_file_is_written_into_the_configuration(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=9)
@@ -173,4 +171,4 @@ def test_a_schedule_of_a_file_is_written_in_full(
         )
         written = parameters((model / "config.pbtxt").read_text())
         texts.append(ModelSettings.from_parameters(written).schedule)
-    assert texts == [schedule, schedule, "2x"], "without a horizon it takes each request's tokens"
+    assert texts == [schedule, schedule, "2x"], "a text without a horizon stays a text"

@@ -1,4 +1,4 @@
-"""Input tensors of Triton, and the request that they stand for."""
+"""Triton's input tensors are parsed into a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 
 def tensors(**values: object) -> Tensors:
-    """As the Python backend hands them over."""
+    """Return tensors as the Python backend passes them."""
     types = input_types()
     given = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
     return {
@@ -28,11 +28,11 @@ def params(**values: object) -> SamplingParams:
     return TritonRequest.from_tensors(tensors(text_input="a", **values)).params
 
 
-def test_messages_are_a_prompt_of_their_own() -> None:
-    asked = TritonRequest.from_tensors(tensors(messages='[{"role": "user", "content": "Hi"}]'))
-    assert asked.prompt == {"messages": [{"role": "user", "content": "Hi"}]}
+def test_messages_are_a_prompt() -> None:
+    request = TritonRequest.from_tensors(tensors(messages='[{"role": "user", "content": "Hi"}]'))
+    assert request.prompt == {"messages": [{"role": "user", "content": "Hi"}]}
     with pytest.raises(UsageError, match="messages"):
-        TritonRequest.from_tensors(tensors(messages="[")).prompt  # noqa: B018  (it is read then)
+        TritonRequest.from_tensors(tensors(messages="[")).prompt  # noqa: B018  (reading parses it)
     with pytest.raises(UsageError, match="give one of text_input, input_ids and messages"):
         TritonRequest.from_tensors(tensors(messages="[]", text_input="a"))
 
@@ -61,7 +61,7 @@ def test_messages_are_a_prompt_of_their_own() -> None:
         ),
     ],
 )
-def test_tensors_and_json_are_sampling_params(
+def test_tensors_and_json_set_sampling_params(
     values: dict[str, object], expected: SamplingParams
 ) -> None:
     assert params(**values) == expected
@@ -72,7 +72,7 @@ def test_a_prompt_is_a_text_or_token_ids() -> None:
     assert TritonRequest.from_tensors(tensors(input_ids=[5, 6])).prompt == [5, 6]
 
 
-def test_a_request_may_switch_drafts_off_for_itself() -> None:
+def test_a_request_may_switch_its_drafts_off() -> None:
     assert TritonRequest.from_tensors(tensors(text_input="a", draft="off")).draft == "off"
     assert TritonRequest.from_tensors(tensors(text_input="a")).draft is None
 
@@ -100,7 +100,7 @@ def test_a_request_may_switch_drafts_off_for_itself() -> None:
         ({"text": np.array([b"a"], dtype=object)}, "text | is unknown"),
     ],
 )
-def test_what_is_wrong_is_said(given: Tensors, problem: str) -> None:
+def test_invalid_tensors_are_refused_with_the_reason(given: Tensors, problem: str) -> None:
     with pytest.raises(UsageError) as refused:
         TritonRequest.from_tensors(given)
     assert problem in str(refused.value)
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said(given: Tensors, problem: str) -> None:
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_what_is_too_much_is_refused_in_few_words(values: dict[str, object]) -> None:
+def test_an_error_about_a_huge_input_is_short(values: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:
         params(**values)
     assert len(str(caught.value)) < 1000

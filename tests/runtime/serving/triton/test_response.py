@@ -1,4 +1,4 @@
-"""Responses: what is sent when, and what they hold of several completions."""
+"""Responses of streams and whole answers hold the right pieces of each completion."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_without_a_tokenizer_each_token_is_sent() -> None:
     assert sent.is_due
 
 
-def test_without_stream_there_is_one_response_of_all_completions() -> None:
+def test_without_stream_one_response_has_all_completions() -> None:
     whole = answer(
         n=2,
         return_finish_reason=True,
@@ -82,14 +82,14 @@ def test_without_stream_there_is_one_response_of_all_completions() -> None:
     }
 
 
-def test_each_completion_has_a_reason_of_its_own_for_its_end() -> None:
+def test_each_completion_has_its_own_finish_reason() -> None:
     whole = answer(n=3)
     for index, reason in enumerate(("stop", "length", "stop")):
         whole.add(delta("a", 5, index=index, end=reason))
     assert whole.finish_reasons == ["stop", "length", "stop"]
 
 
-def test_the_prompt_stands_before_the_text_once() -> None:
+def test_the_prompt_precedes_the_text_once() -> None:
     shown = answer(stream=True, exclude_input_in_output=False)
     shown.add(delta("a", 1))
     assert shown.take()["text_output"].tolist() == [b"pa"]
@@ -98,8 +98,8 @@ def test_the_prompt_stands_before_the_text_once() -> None:
 
 
 def test_drafted_tokens_are_counted_in_the_last_response() -> None:
-    asked = {"return_num_draft_tokens": True, "return_num_accepted_draft_tokens": True}
-    sent = answer(n=2, stream=True, **asked)
+    flags = {"return_num_draft_tokens": True, "return_num_accepted_draft_tokens": True}
+    sent = answer(n=2, stream=True, **flags)
     sent.add(delta("a", 5))
     assert sent.take()["num_draft_tokens"].tolist() == [0, 0]
     sent.add(delta("b", 6, end="stop"))
@@ -112,13 +112,13 @@ def test_drafted_tokens_are_counted_in_the_last_response() -> None:
     assert last["num_accepted_draft_tokens"].tolist() == [2, 0]
 
 
-def test_a_computation_that_failed_is_an_error() -> None:
+def test_a_failed_computation_is_an_error() -> None:
     failed = StreamDelta(0, 0, (), "", "error", 0, stop_reason="logits are NaN")
     with pytest.raises(SkipDecError, match="logits are NaN"):
         answer().add(failed)
 
 
-def test_the_layers_that_ran_come_with_the_tokens_that_ran_them() -> None:
+def test_layer_ranges_are_sent_with_the_tokens_that_ran_them() -> None:
     request = TritonRequest(text_input="p", stream=True, return_layer_ranges=True)
     schedule = parse_schedule("linear:max=3,min=3,horizon=4", num_layers=6)
     sent = Answer(request, schedule=schedule, num_input_tokens=4, has_text=True)

@@ -1,4 +1,4 @@
-"""Bundles in the real tritonserver: texts by HTTP, SSE and gRPC, cancellation, what is refused."""
+"""The real tritonserver serves texts by HTTP, SSE and gRPC, cancels and refuses requests."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def alone(bundle: Path, *, schedule: str | None = None, **params: object) -> Req
         return generator.generate([PROMPT], SamplingParams(**params), schedule=schedule)[0]  # type: ignore[arg-type]
 
 
-def test_generate_answers_what_the_generator_does(server: TritonServer, bundle: Path) -> None:
+def test_generate_answers_with_the_generators_text(server: TritonServer, bundle: Path) -> None:
     expected = alone(bundle, schedule="2x", max_tokens=9, temperature=0.8, seed=7)
     answer = server.generate(
         "tiny",
@@ -88,7 +88,7 @@ def test_generate_answers_what_the_generator_does(server: TritonServer, bundle: 
     assert answer["num_input_tokens"] == len(expected.prompt_token_ids)
 
 
-def test_a_temperature_of_32_bits_samples_as_the_number_that_was_written(
+def test_a_32_bit_temperature_samples_as_its_decimal_value(
     server: TritonServer, bundle: Path
 ) -> None:
     stream = Stream(server, "tiny", text_input=PROMPT, temperature=0.8, max_tokens=20,
@@ -99,7 +99,7 @@ def test_a_temperature_of_32_bits_samples_as_the_number_that_was_written(
 
 
 def flat(layers: list[int] | list[list[int]]) -> tuple[int, ...]:
-    """Return the layers of every piece in one row; Triton's JSON unpacks a list of one."""
+    """Return the layers of all pieces in sequence; Triton's JSON unpacks a list of one."""
     return tuple(x for some in layers for x in (some if isinstance(some, list) else [some]))
 
 
@@ -107,18 +107,18 @@ def flat(layers: list[int] | list[list[int]]) -> tuple[int, ...]:
 def test_a_stream_of_several_pieces_joins_to_the_whole_text(
     server: TritonServer, bundle: Path, transport: str
 ) -> None:
-    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG, "temperature": 0.0}
+    body = {"text_input": PROMPT, "stream": True, "max_tokens": LONG, "temperature": 0.0}
     expected = alone(bundle, max_tokens=LONG, temperature=0).outputs[0]
     until = monotonic() + 60
     pieces: list[str] = []
-    while len(pieces) < 2:  # a server that outruns its reader sends all that is ready as one piece
+    while len(pieces) < 2:  # a fast server sends all ready tokens as one piece
         assert monotonic() < until, "every stream came in one piece"
         if transport == "sse":
-            events = list(server.generate_stream("tiny", **asked, return_layers_per_token=True))
+            events = list(server.generate_stream("tiny", **body, return_layers_per_token=True))
             pieces = [one["text_output"] for one in events]
             layers = [one["layers_per_token"] for one in events]
         else:
-            results = list(Stream(server, "tiny", **asked, return_layers_per_token=True).results())
+            results = list(Stream(server, "tiny", **body, return_layers_per_token=True).results())
             pieces = [one.as_numpy("text_output")[0].decode() for one in results]
             layers = [one.as_numpy("layers_per_token").tolist() for one in results]
         assert "".join(pieces) == expected.text
@@ -126,7 +126,7 @@ def test_a_stream_of_several_pieces_joins_to_the_whole_text(
         assert flat(layers) == expected.layers_per_token
 
 
-def test_requests_at_once_get_the_texts_that_each_has_alone(
+def test_concurrent_requests_get_the_texts_that_each_gets_alone(
     server: TritonServer, bundle: Path
 ) -> None:
     schedules = ["full", "2x", "full", "2x", "full", "2x"]
@@ -156,31 +156,31 @@ def test_requests_at_once_get_the_texts_that_each_has_alone(
         ({"text_input": "a", "sampling_parameters": '{"tempratur": 1}'}, "tempratur"),
     ],
 )
-def test_what_is_not_allowed_is_said_and_the_next_request_is_answered(
+def test_an_invalid_request_is_refused_and_the_next_one_answered(
     server: TritonServer, inputs: dict[str, object], problem: str
 ) -> None:
     assert problem in server.generate("tiny", **inputs)["error"]
     assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=1)
 
 
-def test_a_grpc_client_that_cancels_ends_what_runs_and_what_waits(server: TritonServer) -> None:
-    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG, "temperature": 0.0}
+def test_a_grpc_cancellation_ends_running_and_waiting_requests(server: TritonServer) -> None:
+    body = {"text_input": PROMPT, "stream": True, "max_tokens": LONG, "temperature": 0.0}
 
-    def ended_by_themselves() -> float:
+    def finished_requests() -> float:
         before = server.metric("skipdec_request_success_total", model="tiny")
-        stream = Stream(server, "tiny", **asked)
+        stream = Stream(server, "tiny", **body)
         for _ in range(60):
-            stream.ask(**asked)
+            stream.ask(**body)
         assert stream.next()[1] is None
         stream.close(cancel=True)
         assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=1)
         return server.metric("skipdec_request_success_total", model="tiny") - before
 
     until = monotonic() + 60
-    while ended_by_themselves() >= 50:  # a slow client cancels after the server has answered all
+    while finished_requests() >= 50:  # a slow client may cancel after the last answer
         assert monotonic() < until
     while server.metric("skipdec_requests_waiting", model="tiny"):
-        assert monotonic() < until  # Triton hands cancellations on one by one
+        assert monotonic() < until  # Triton passes cancellations on one by one
 
 
 def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
@@ -191,13 +191,13 @@ def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
     assert after == [before[0] + 7, before[1] + 1]
 
 
-def test_a_model_that_drafts_generates_the_same(
+def test_a_model_that_drafts_generates_the_same_texts(
     server: TritonServer, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     from http_servers import export_tiny
     from text_bundles import STRUCTURE
 
-    bundle = export_tiny(checkpoint(STRUCTURE), tmp_path)  # int8: its bits are promised
+    bundle = export_tiny(checkpoint(STRUCTURE), tmp_path)  # int8: drafts are exact
     (model,) = write_triton_repository(
         TritonRepositoryConfig(
             bundles=(bundle,),
@@ -212,13 +212,13 @@ def test_a_model_that_drafts_generates_the_same(
         in (model / "config.pbtxt").read_text()
     )
     assert server.post("/v2/repository/models/drafting/load")[0] == 200
-    asked = {"text_input": PROMPT, "max_tokens": LONG, "temperature": 0.0}
+    body = {"text_input": PROMPT, "max_tokens": LONG, "temperature": 0.0}
     wanted = {"return_num_draft_tokens": True, "return_num_accepted_draft_tokens": True}
     expected = alone(bundle, max_tokens=LONG, temperature=0).outputs[0]
     names = ("skipdec_draft_tokens_total", "skipdec_accepted_draft_tokens_total")
     counts = [0, 0]
     for _ in range(2):  # the second time with n-grams of the first
-        answer = server.generate("drafting", **asked, **wanted)
+        answer = server.generate("drafting", **body, **wanted)
         assert answer["text_output"] == expected.text
         counts[0] += answer["num_draft_tokens"]
         counts[1] += answer["num_accepted_draft_tokens"]
@@ -226,49 +226,49 @@ def test_a_model_that_drafts_generates_the_same(
     assert 0 < counts[1] <= counts[0]
     observed = server.metric("skipdec_accepted_of_a_pass_sum", model="drafting")
     assert observed == counts[1]
-    off = server.generate("drafting", **asked, **wanted, draft="off")
+    off = server.generate("drafting", **body, **wanted, draft="off")
     assert (off["text_output"], off["num_draft_tokens"]) == (expected.text, 0)
-    assert "allowed in a request: off" in server.generate("drafting", **asked, draft="own")["error"]
-    results = list(Stream(server, "drafting", **asked, **wanted, stream=True).results())
+    assert "allowed in a request: off" in server.generate("drafting", **body, draft="own")["error"]
+    results = list(Stream(server, "drafting", **body, **wanted, stream=True).results())
     drafted = [int(one.as_numpy("num_draft_tokens")[0]) for one in results]
     assert drafted[-1] > 0
-    assert not any(drafted[:-1]), "they are counted once the text has ended"
+    assert not any(drafted[:-1]), "drafts are counted once the text has ended"
     assert server.post("/v2/repository/models/drafting/unload")[0] == 200
 
 
-def written_chat(server: TritonServer, bundle: Path, name: str) -> Path:
-    """Return the model of a chat bundle, in the repository of the server."""
+def write_chat_model(server: TritonServer, bundle: Path, name: str) -> Path:
+    """Write a chat bundle's model into the server's repository and return it."""
     (model,) = write_triton_repository(
         TritonRepositoryConfig(bundles=(bundle,), output=server.repository, name=name, threads=1)
     )
     return model
 
 
-def test_a_chat_is_answered_whole_and_in_pieces_as_the_generator_does(
+def test_a_chat_is_answered_with_the_generators_text(
     server: TritonServer, chat_bundle: Path
 ) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "</s>"}]
     with Generator.open(chat_bundle, threads=1) as generator:
         (expected,) = generator.chat(messages, SamplingParams(max_tokens=12, temperature=0))
-    written_chat(server, chat_bundle, "chat")
+    write_chat_model(server, chat_bundle, "chat")
     assert server.post("/v2/repository/models/chat/load") == (200, None)
-    asked = {"messages": json.dumps(messages), "max_tokens": 12, "temperature": 0.0}
-    answer = server.generate("chat", **asked, return_num_input_tokens=True)
+    body = {"messages": json.dumps(messages), "max_tokens": 12, "temperature": 0.0}
+    answer = server.generate("chat", **body, return_num_input_tokens=True)
     assert answer["text_output"] == expected.outputs[0].text
     assert answer["num_input_tokens"] == len(expected.prompt_token_ids)
-    results = Stream(server, "chat", **asked, stream=True).results()
+    results = Stream(server, "chat", **body, stream=True).results()
     pieces = [one.as_numpy("text_output")[0].decode() for one in results]
     assert "".join(pieces) == expected.outputs[0].text
     refused = server.generate("chat", messages='[{"role": "cook", "content": ""}]')["error"]
     assert "has role 'cook' at 0" in refused
-    assert "the bundle has none" in server.generate("tiny", **asked)["error"]
+    assert "the bundle has none" in server.generate("tiny", **body)["error"]
     assert server.post("/v2/repository/models/chat/unload")[0] == 200
 
 
-def test_a_chat_template_without_jinja_is_said_at_load(
+def test_a_chat_template_without_jinja_is_refused_at_loading(
     server: TritonServer, chat_bundle: Path
 ) -> None:
-    program = written_chat(server, chat_bundle, "without-jinja") / "1" / "model.py"
+    program = write_chat_model(server, chat_bundle, "without-jinja") / "1" / "model.py"
     missing = 'import sys\n\nsys.modules["jinja2"] = None\n'
     program.write_text(missing + program.read_text())
     status, answer = server.post("/v2/repository/models/without-jinja/load")
@@ -276,7 +276,7 @@ def test_a_chat_template_without_jinja_is_said_at_load(
     assert re.search(r"chat template of \S+ \| needs jinja2, not installed here", answer["error"])
 
 
-def test_a_model_is_loaded_and_unloaded_beside_one_that_goes_on(server: TritonServer) -> None:
+def test_a_model_is_loaded_and_unloaded_beside_a_running_one(server: TritonServer) -> None:
     assert server.post("/v2/repository/models/other/load")[0] == 200
     assert "text_output" in server.generate("other", text_input=PROMPT, max_tokens=2)
     assert [one.model for one in check_triton_models(f"http://{server.http}")] == ["other", "tiny"]
@@ -284,7 +284,7 @@ def test_a_model_is_loaded_and_unloaded_beside_one_that_goes_on(server: TritonSe
     assert "text_output" in server.generate("tiny", text_input=PROMPT, max_tokens=2)
 
 
-def test_a_parameter_that_is_wrong_is_said_at_load(
+def test_an_invalid_parameter_is_refused_at_loading(
     server: TritonServer, bundle: Path, tmp_path: Path
 ) -> None:
     (model,) = write_triton_repository(
@@ -300,7 +300,7 @@ def test_a_parameter_that_is_wrong_is_said_at_load(
     assert "lifo" in answer["error"]
 
 
-def test_a_killed_stub_is_found_by_check_and_replaced_by_a_load(repository: Path) -> None:
+def test_a_killed_stub_is_found_by_check_and_replaced_by_loading(repository: Path) -> None:
     for _ in range(3):  # rarely, tritonserver 2.51 itself dies with its stub
         with running(repository, *OPTIONS) as own:
             url = f"http://{own.http}"
@@ -309,12 +309,12 @@ def test_a_killed_stub_is_found_by_check_and_replaced_by_a_load(repository: Path
                 os.kill(stub, signal.SIGKILL)
             (dead,) = check_triton_models(url, ["tiny"])
             assert dead.problem
-            told = run("triton", "check", url)
-            assert told.exit_code == 1
-            if "does not list its models" in told.output:
+            checked = run("triton", "check", url)
+            assert checked.exit_code == 1
+            if "does not list its models" in checked.output:
                 own.process.wait(timeout=60)
                 continue
-            assert "tiny can't generate a token" in told.output
+            assert "tiny can't generate a token" in checked.output
             assert own.post("/v2/repository/index")[0] == 200
             own.post("/v2/repository/models/tiny/unload")
             assert own.post("/v2/repository/models/tiny/load")[0] == 200

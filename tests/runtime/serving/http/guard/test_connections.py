@@ -1,4 +1,4 @@
-"""Connections: each whose request was answered ends in time, or is good for the next request."""
+"""After an answer, a connection takes the next request or closes in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from http_servers import Running, connected, serving
 from skipdec.engines.host import process
 from skipdec.runtime.serving.http.server import ServedBundle
 
-EARLY = {  # answered before their bodies have come
+EARLY = {  # answered before their bodies arrive
     "GET with a body": (b"GET /version HTTP/1.1\r\nContent-Length: 9\r\n", 200),
     "401": (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n", 401),
     "404": (b"POST /nothing HTTP/1.1\r\nContent-Length: 9\r\n", 404),
@@ -36,7 +36,7 @@ NOT_HTTP = b"no chunk\r\n"
 
 @pytest.fixture(scope="module")
 def hasty(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with a key, a fifth of a second for a body, and 16 KiB of what is discarded."""
+    """Yield a server with a key and 0.2 s for a body, which discards at most 16 KiB."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("key")
     tiny = ServedBundle("tiny", bundle)
@@ -65,7 +65,7 @@ def wait_for_close(client: socket.socket) -> None:
 
 @pytest.mark.parametrize("rest", [b"", b"x", NOT_HTTP], ids=["nothing", "a byte", "not HTTP"])
 @pytest.mark.parametrize("name", EARLY)
-def test_a_request_answered_early_and_never_ended_is_closed(
+def test_an_early_answered_request_without_an_end_is_closed(
     hasty: Running, name: str, rest: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     head, status = early(name)
@@ -78,7 +78,7 @@ def test_a_request_answered_early_and_never_ended_is_closed(
 
 
 @pytest.mark.parametrize("name", EARLY)
-def test_the_rest_of_a_request_answered_early_precedes_the_next(hasty: Running, name: str) -> None:
+def test_a_request_may_follow_the_rest_of_an_early_answered_one(hasty: Running, name: str) -> None:
     head, status = early(name)
     rest = b"4\r\nabcd\r\n0\r\n\r\n" if name == "chunked" else b"123456789"
     with connected(hasty) as client:
@@ -88,8 +88,8 @@ def test_the_rest_of_a_request_answered_early_precedes_the_next(hasty: Running, 
             assert received(client)[0] == status
 
 
-def test_two_ends_of_a_body_close_the_connection_once_it_is_answered(server: Running) -> None:
-    """A proxy that heeds Content-Length would take the next request for the rest of the body."""
+def test_a_body_with_two_lengths_closes_the_connection(server: Running) -> None:
+    """A proxy that follows Content-Length would take the next request for a part of the body."""
     both = b"Content-Length: 20\r\nTransfer-Encoding: chunked\r\nContent-Type: text/plain\r\n"
     smuggled = b"GET /version HTTP/1.1\r\n" + END
     with connected(server) as client:
@@ -101,7 +101,7 @@ def test_two_ends_of_a_body_close_the_connection_once_it_is_answered(server: Run
         assert not client.recv(4096)
 
 
-def test_a_rest_without_end_is_cut(hasty: Running) -> None:
+def test_an_endless_rest_of_a_request_is_cut(hasty: Running) -> None:
     with connected(hasty) as client:
         client.sendall(b"POST /nothing HTTP/1.1\r\nContent-Length: 99999999\r\n" + END)
         with pytest.raises(ConnectionError):
@@ -115,7 +115,7 @@ def test_a_body_that_is_not_http_is_answered_400(
     with connected(hasty) as client:
         client.sendall(head + b"1\r\n{\r\n")
         client.sendall(NOT_HTTP)
-        response = HTTPResponse(client)  # of uvicorn
+        response = HTTPResponse(client)  # uvicorn's answer
         response.begin()
         assert response.status == 400
         response.read()
@@ -123,7 +123,7 @@ def test_a_body_that_is_not_http_is_answered_400(
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
-def test_a_client_that_goes_within_its_body_is_no_error(
+def test_a_disconnect_within_a_body_logs_no_error(
     server: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connected(server) as client:
@@ -133,7 +133,7 @@ def test_a_client_that_goes_within_its_body_is_no_error(
 
 
 @pytest.mark.parametrize("name", EARLY)
-def test_the_server_ends_whatever_was_answered_early(bundle: Path, name: str) -> None:
+def test_the_server_stops_despite_an_early_answered_request(bundle: Path, name: str) -> None:
     head, _ = early(name)
     with ExitStack() as stack:
         running = stack.enter_context(serving(ServedBundle("tiny", bundle), read_timeout=0.2))

@@ -1,4 +1,4 @@
-"""Requests that the server's end cancels: each has an answer, or is cut in the middle of one."""
+"""A request that the server's shutdown cancels gets an answer, unless one has begun."""
 
 from __future__ import annotations
 

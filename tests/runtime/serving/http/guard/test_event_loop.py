@@ -1,10 +1,10 @@
-"""Smoke tests: nothing that a request says keeps the event loop busy.
+"""No content of a request keeps the event loop busy.
 
-The promise of 5 ms is held by scripts/attack/fields.py, which sends far more and runs in CI; these
-bodies once took 40 ms to a minute, and the bound here lies between.
+These are smoke tests: scripts/attack/fields.py sends far more in CI and verifies the promised 5 ms.
+The bodies here once took 40 ms to a minute, so the bound lies between.
 
-Processor time of the loop's own thread counts, not the clock, and the least of a few tries: other
-programs on the machine do not matter.
+The bound applies to the processor time of the loop's thread, the least of a few tries, so that
+other programs on the machine do not matter.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def lenient(bundle: Path) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_costs_the_event_loop_little_and_gets_a_short_refusal(
-    lenient: Running, name: str
-) -> None:
+def test_a_bad_body_is_refused_quickly_and_briefly(lenient: Running, name: str) -> None:
     least = float("inf")
     with timed_callbacks() as longest:
         for _ in range(3):
@@ -57,14 +55,14 @@ def test_a_body_costs_the_event_loop_little_and_gets_a_short_refusal(
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "kind"),
     [
         (b'{"prompt": [' + b"[1]," * MAX_CONTAINERS + b"[1]]}", "lists and objects"),
         (b'{"prompt": [' + b'"a",' * MAX_TEXTS + b'"a"]}', "texts"),
     ],
 )
-def test_a_body_of_too_many_parts_is_refused_by_their_number(body: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=rf"body \| has [\d,]+ {told}.*; allowed: [\d,]+"):
+def test_a_body_with_too_many_elements_is_refused_with_their_count(body: bytes, kind: str) -> None:
+    with pytest.raises(ValueError, match=rf"body \| has [\d,]+ {kind}.*; allowed: [\d,]+"):
         parse_body(body)
 
 
@@ -79,6 +77,6 @@ def test_a_body_of_too_many_parts_is_refused_by_their_number(body: bytes, told: 
     ],
     ids=["brackets", "escapes", "quotes", "ids", "numbers"],
 )
-def test_what_texts_hold_is_not_counted(document: dict[str, object]) -> None:
+def test_brackets_and_quotes_within_texts_are_not_counted(document: dict[str, object]) -> None:
     body = json.dumps(document).encode()
     assert parse_body(body) == parse_body(body + b" " * 5000) == document

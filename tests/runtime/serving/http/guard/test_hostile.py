@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy, broken or gone: an error or a cut for them, texts for others."""
+"""Slow, greedy, broken or disconnected clients do not disturb others."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 
 @pytest.fixture(scope="module")
 def hasty(bundle: Path) -> Iterator[Running]:
-    """A server that waits for a body for a fifth of a second."""
+    """Yield a server that waits 0.2 s for a body."""
     with serving(ServedBundle("tiny", bundle), read_timeout=0.2) as running:
         yield running
 
 
 def answered(client: socket.socket) -> tuple[int, dict[str, Any]]:
-    """Status and document of the next answer, and the connection is closed behind it."""
+    """Return status and document of the next answer, after which the connection must close."""
     response = HTTPResponse(client)
     response.begin()
     document = json.loads(response.read())
@@ -50,7 +50,7 @@ def answered(client: socket.socket) -> tuple[int, dict[str, Any]]:
     return response.status, document
 
 
-def test_who_sends_no_whole_body_in_time_is_answered_408_and_closed(hasty: Running) -> None:
+def test_an_incomplete_body_is_answered_408_and_closed(hasty: Running) -> None:
     with connected(hasty) as client:
         client.sendall(HEAD + b"Content-Length: 10\r\n\r\n{")
         status, document = answered(client)
@@ -59,7 +59,7 @@ def test_who_sends_no_whole_body_in_time_is_answered_408_and_closed(hasty: Runni
     assert "within 0.2 s" in document["error"]["message"]
 
 
-def test_a_byte_now_and_then_does_not_prolong_the_time(hasty: Running) -> None:
+def test_slow_bytes_do_not_extend_the_timeout(hasty: Running) -> None:
     with connected(hasty) as client:
         client.settimeout(0.05)
         client.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
@@ -76,13 +76,13 @@ def test_a_byte_now_and_then_does_not_prolong_the_time(hasty: Running) -> None:
     assert received.startswith(b"HTTP/1.1 408")
 
 
-def test_headers_that_have_come_may_wait_for_their_answer(hasty: Running) -> None:
+def test_a_complete_request_may_wait_for_its_answer(hasty: Running) -> None:
     with ThreadPoolExecutor() as pool, held_steps():
-        asked = pool.submit(hasty.complete, **LONG)
+        pending = pool.submit(hasty.complete, **LONG)
         hasty.wait_until(lambda figures: figures[RUNNING] == 1)
         sleep(0.5)  # longer than a body may take
-        assert not asked.done()
-    assert asked.result(60).status_code == 200
+        assert not pending.done()
+    assert pending.result(60).status_code == 200
 
 
 def test_empty_prompt_is_allowed_if_tokenizer_adds_a_first_token(
@@ -92,12 +92,12 @@ def test_empty_prompt_is_allowed_if_tokenizer_adds_a_first_token(
     assert answer.json()["usage"]["prompt_tokens"] == 1
 
 
-def test_a_prompt_that_leaves_room_for_one_token_gets_one(server: Running) -> None:
+def test_a_prompt_with_room_for_one_token_gets_one(server: Running) -> None:
     answer = server.complete(prompt=[5] * 63, max_tokens=1, ignore_eos=True)
     assert answer.json()["usage"]["completion_tokens"] == 1
 
 
-def test_what_nobody_expected_is_answered_500_without_its_words_logged_and_counted(
+def test_an_unexpected_error_is_answered_500_without_details(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(models: ServedModels, name: str | None) -> None:
@@ -109,7 +109,7 @@ def test_what_nobody_expected_is_answered_500_without_its_words_logged_and_count
     before = server.figures().get(failed, 0)
     answer = server.complete(prompt="a", headers={"X-Request-Id": "unexpected"})
     assert answer.headers["x-request-id"] == "unexpected"
-    assert answer.headers["Connection"] == "close"  # as uvicorn does, so that none is reset
+    assert answer.headers["Connection"] == "close"  # as by uvicorn, so that no connection is reset
     assert answer.json()["error"] == {
         "message": "internal error",
         "type": "server_error",
@@ -124,7 +124,7 @@ def test_what_nobody_expected_is_answered_500_without_its_words_logged_and_count
 
 @contextmanager
 def held_parsing() -> Iterator[list[bytes]]:
-    """Long bodies are not parsed until the end; yields those whose turn has come."""
+    """Hold the parsing of long bodies until the end; yield the bodies that have reached it."""
     parsed, may_go_on = list[bytes](), Event()
     parse = CompletionRequest.parse
 
@@ -150,7 +150,7 @@ def test_answers_do_not_wait_for_long_bodies(server: Running) -> None:
         assert not any(one.done() for one in held)
 
 
-def test_long_bodies_of_clients_that_have_gone_are_not_parsed(server: Running) -> None:
+def test_long_bodies_of_disconnected_clients_are_not_parsed(server: Running) -> None:
     gone = GONE.replace("tiny", "")
     before = server.figures().get(gone, 0)
     body = json.dumps(LONG | {"prompt": "a" * 5000})
@@ -162,13 +162,13 @@ def test_long_bodies_of_clients_that_have_gone_are_not_parsed(server: Running) -
         for client in clients:
             client.close()
         server.wait_until(lambda figures: figures.get(gone, 0) == before + 40)
-    assert server.complete(prompt="a" * 5000).status_code == 400  # which comes after the others
+    assert server.complete(prompt="a" * 5000).status_code == 400  # runs after the others
     assert len(parsed) < 40
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
 @pytest.mark.parametrize("phase", ["queued", "prefill", "decode"])
-def test_a_client_that_goes_frees_its_slot_in_each_phase(
+def test_a_disconnect_frees_the_slot_in_each_phase(
     server: Running,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -176,28 +176,28 @@ def test_a_client_that_goes_frees_its_slot_in_each_phase(
     stream: bool,
 ) -> None:
     caplog.set_level(logging.INFO, REQUESTS.name)
-    asked = LONG | {"prompt": f"{phase[0]}{stream:d}", "stream": stream}
+    body = LONG | {"prompt": f"{phase[0]}{stream:d}", "stream": stream}
     cancelled = Event()
     cancel = RequestStream.cancel
 
-    def cancel_and_tell(one: RequestStream) -> None:
+    def cancel_and_signal(one: RequestStream) -> None:
         cancel(one)
-        if one.prompt == asked["prompt"]:  # streams that end are cancelled, too
+        if one.prompt == body["prompt"]:  # ended streams are cancelled, too
             cancelled.set()
 
-    monkeypatch.setattr(RequestStream, "cancel", cancel_and_tell)
+    monkeypatch.setattr(RequestStream, "cancel", cancel_and_signal)
     before = server.figures()
-    others = 1 if phase == "queued" else 0  # one that holds the engine up
+    others = 1 if phase == "queued" else 0  # keeps the engine busy
     client = HTTPConnection(server.url.removeprefix("http://"))
     with ThreadPoolExecutor() as pool:
         with held_prompts() if phase == "prefill" else held_steps():
             texts = [pool.submit(server.complete, **LONG) for _ in range(others)]
             server.wait_until(lambda figures: figures[RUNNING] == others)
-            client.request("POST", "/v1/completions", json.dumps(asked), {"X-Request-Id": "gone"})
+            client.request("POST", "/v1/completions", json.dumps(body), {"X-Request-Id": "gone"})
             name = {"queued": WAITING, "prefill": SUBMITTED, "decode": RUNNING}[phase]
             server.wait_until(lambda figures: figures[name] > before[name])
             client.close()
-            assert cancelled.wait(60)  # else the text could end before the server notices
+            assert cancelled.wait(60)  # before the text can end
         assert [text.result(60).status_code for text in texts] == [200] * others
     server.wait_until(lambda figures: figures.get(GONE, 0) == before.get(GONE, 0) + 1)
     server.wait_until(

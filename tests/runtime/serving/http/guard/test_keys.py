@@ -1,4 +1,4 @@
-"""API keys: read from files as editors write them, and never missing without a word."""
+"""API keys are read from files as editors write them; a source without keys is refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from skipdec.runtime.serving.http.middleware import VARIABLE, ApiKeys
 
 
 @pytest.fixture(autouse=True)
-def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_key_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def test_without_file_and_variable_all_are_let_in() -> None:
+def test_without_file_and_variable_every_request_is_accepted() -> None:
     assert ApiKeys.read(None).accept(b"")
     assert ApiKeys.read(None).accept(b"")
 
@@ -23,7 +23,9 @@ def test_without_file_and_variable_all_are_let_in() -> None:
 @pytest.mark.parametrize(
     "content", [b"\xef\xbb\xbffirst\n", b"\xef\xbb\xbf# ours\r\nfirst\r\n", b" first \n\n# last"]
 )
-def test_a_file_holds_its_keys_however_it_was_saved(tmp_path: Path, content: bytes) -> None:
+def test_keys_are_read_from_files_with_bom_crlf_and_comments(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "keys").write_bytes(content)
     keys = ApiKeys.read(tmp_path / "keys")
     assert keys.accept(b"Bearer first")
@@ -40,7 +42,7 @@ def test_a_variable_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, te
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "problem"),
     [
         (b"", "has no key"),
         (b"\xef\xbb\xbf", "has no key"),
@@ -49,10 +51,10 @@ def test_a_variable_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, te
         (b"first\0\n", "line 1 has control characters"),
     ],
 )
-def test_a_file_without_a_key_to_send_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, told: str
+def test_a_file_without_a_valid_key_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, problem: str
 ) -> None:
     (tmp_path / "keys").write_bytes(content)
     monkeypatch.setenv(VARIABLE, "another")
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=problem):
         ApiKeys.read(tmp_path / "keys")

@@ -1,4 +1,4 @@
-"""The page at / as a conversation in a real browser, for a bundle with a chat template."""
+"""The page at / holds a conversation in a real browser, if the bundle has a chat template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skipdec.runtime.serving.http.server import ServedBundle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-MARKUP = "<img src=x>&amp;"  # short: the bundle holds 64 bytes
+MARKUP = "<img src=x>&amp;"  # short, because the bundle holds 64 bytes
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
 
 
@@ -32,16 +32,16 @@ def server(
 
 @pytest.fixture
 def page(browser: Browser, server: Running) -> Iterator[Page]:
-    """The page on a phone, which complains of nothing and loads nothing from elsewhere."""
+    """Yield the page on a phone; it must log no error and load nothing from elsewhere."""
     page = browser.new_page(viewport={"width": 360, "height": 800})
-    complaints, addresses = list[str](), list[str]()
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda asked: addresses.append(asked.url))
+    errors, addresses = list[str](), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: addresses.append(request.url))
     page.goto(server.url)
     page.locator("#modes").wait_for()
     page.fill("#tokens", "3")
     yield page
-    assert complaints == []
+    assert errors == []
     assert all(address.startswith(server.url) for address in addresses)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.close()
@@ -50,14 +50,14 @@ def page(browser: Browser, server: Running) -> Iterator[Page]:
 def send(page: Page, text: str) -> dict[str, Any]:
     """Send a message by Enter, wait for its answer, and return the request's body."""
     page.fill("#prompt", text)
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as request:
         page.press("#prompt", "Enter")
     page.locator("#stop:disabled").wait_for()
-    body: dict[str, Any] = asked.value.post_data_json
+    body: dict[str, Any] = request.value.post_data_json
     return body
 
 
-def test_messages_go_with_the_system_text_and_the_answers_before_them(page: Page) -> None:
+def test_messages_are_sent_with_the_earlier_conversation(page: Page) -> None:
     page.fill("#system", "Be brief.")
     first = send(page, MARKUP)
     system, message = (
@@ -74,7 +74,7 @@ def test_messages_go_with_the_system_text_and_the_answers_before_them(page: Page
     assert page.locator(".figures").last.inner_text().startswith("3 tokens, ")
 
 
-def test_stop_keeps_what_has_come_and_clear_begins_anew(page: Page) -> None:
+def test_stop_keeps_partial_answers_and_clear_starts_over(page: Page) -> None:
     page.fill("#tokens", "40")
     page.fill("#prompt", "Once")
     with held_steps():
@@ -89,7 +89,7 @@ def test_stop_keeps_what_has_come_and_clear_begins_anew(page: Page) -> None:
     assert len(send(page, "again")["messages"]) == 1
 
 
-def test_a_message_that_is_refused_returns_to_its_field(page: Page) -> None:
+def test_a_refused_message_returns_to_its_field(page: Page) -> None:
     page.fill("#tokens", "4000")
     page.fill("#prompt", "too long")
     page.click("#run")
@@ -127,7 +127,7 @@ def test_answers_are_escaped_and_drafted_tokens_marked(page: Page) -> None:
     assert page.evaluate("messages[1].content") == f"{MARKUP}b"
 
 
-def test_completions_are_a_mode_and_all_that_a_bundle_without_a_template_has(page: Page) -> None:
+def test_completions_are_a_mode_and_the_only_one_without_a_template(page: Page) -> None:
     page.select_option("#mode", "completion")
     assert page.locator("#right").is_visible()
     assert page.locator("#system").is_hidden()

@@ -1,4 +1,4 @@
-"""The page at / in a real browser: by day, in the dark, on a phone, without colour vision."""
+"""The page at / works in a real browser: light, dark, on a phone, without colour vision."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOOKS = [
 def shown(
     request: pytest.FixtureRequest, browser: Browser, server: Running, tmp_path: Path
 ) -> Iterator[Page]:
-    """The page after two schedules have streamed side by side; it loaded nothing from elsewhere."""
+    """Yield the page after two schedules streamed; it must load nothing from elsewhere."""
     look: Look = request.param
     context = browser.new_context(
         viewport={"width": look.width, "height": 800},
@@ -50,13 +50,13 @@ def shown(
     page = context.new_page()
     vision = {"type": look.vision}
     context.new_cdp_session(page).send("Emulation.setEmulatedVisionDeficiency", vision)
-    complaints, addresses = list[str](), list[str]()
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda asked: addresses.append(asked.url))
+    errors, addresses = list[str](), list[str]()
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda sent: addresses.append(sent.url))
     page.goto(server.url)
     page.locator("#left option").nth(1).wait_for(state="attached")
-    assert page.input_value("#prompt") == ""  # nobody knows what a tuned model was tuned on
+    assert page.input_value("#prompt") == ""  # a tuned model's prompts are unknown
     page.fill("#prompt", "name[Cotto]")
     page.fill("#tokens", str(TOKENS))
     page.fill("#temperature", "1")
@@ -65,7 +65,7 @@ def shown(
     page.locator("#stop:disabled").wait_for()
     page.screenshot(path=tmp_path / f"{look.name}.png", full_page=True)
     yield page
-    assert complaints == []
+    assert errors == []
     assert all(address.startswith(server.url) for address in addresses)
     context.close()
 
@@ -75,7 +75,7 @@ def rgb(colour: str) -> list[int]:
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of WCAG 2, 0 to 1."""
+    """Return the relative luminance of WCAG 2, 0 to 1."""
     parts = [value / 255 for value in rgb(colour)]
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -91,13 +91,13 @@ def colours(page: Page, selector: str) -> list[dict[str, str]]:
 
 
 def test_two_schedules_stream_side_by_side_with_their_speeds(shown: Page) -> None:
-    told = shown.locator(".figures").all_inner_texts()
-    assert len(told) == 2
-    for text in told:
+    figures = shown.locator(".figures").all_inner_texts()
+    assert len(figures) == 2
+    for text in figures:
         count, speed = re.findall(r"^(\d+) tokens, (.+), first after", text)[0]
         assert 1 <= int(count) <= TOKENS
         assert ("tokens/s" in speed) == (int(count) >= 32)
-    assert "6.0 of 6 layers" in told[0]
+    assert "6.0 of 6 layers" in figures[0]
     assert shown.locator("h2").all_inner_texts()[0] == "full"
 
 
@@ -105,14 +105,14 @@ def test_each_token_has_the_colour_of_its_layers(shown: Page) -> None:
     scale = {one["shown"]: one["back"] for one in colours(shown, "#scale span")}
     tokens = colours(shown, ".text span")
     assert tokens
-    told = [(re.search(r"([\d.]+) of 6 layers", one["title"]), one["back"]) for one in tokens]
-    single = [(found[1], back) for found, back in told if found and found[1] in scale]
-    assert single  # tokens that share a character are shown together, at the mean of their layers
+    titles = [(re.search(r"([\d.]+) of 6 layers", one["title"]), one["back"]) for one in tokens]
+    single = [(found[1], back) for found, back in titles if found and found[1] in scale]
+    assert single  # tokens that share a character are shown together with their mean depth
     assert all(back == scale[layers] for layers, back in single)
     assert all(one["shown"] for one in tokens)
 
 
-def test_colours_are_told_apart_by_their_lightness_and_texts_read_on_them(shown: Page) -> None:
+def test_colours_differ_in_lightness_and_contrast_with_their_text(shown: Page) -> None:
     scale = colours(shown, "#scale span")
     lightness = [luminance(one["back"]) for one in scale]
     assert len(scale) == 6
@@ -122,15 +122,15 @@ def test_colours_are_told_apart_by_their_lightness_and_texts_read_on_them(shown:
         assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
 
 
-def test_the_picture_grows_by_a_column_a_token_and_a_cell_a_layer(shown: Page) -> None:
+def test_the_picture_has_a_column_per_token_and_a_cell_per_layer(shown: Page) -> None:
     painted: list[Any] = shown.eval_on_selector_all(
         "canvas",
         "all => all.map(one => { const data = one.getContext('2d')"
         ".getImageData(0, 0, one.width, one.height).data;"
         " return [data.filter((v, i) => i % 4 === 3 && v > 0).length, one.ariaLabel]; })",
     )
-    for (pixels, told), is_full in zip(painted, (True, False), strict=True):
-        count, *layers = map(int, re.findall(r"\d+", told))
+    for (pixels, label), is_full in zip(painted, (True, False), strict=True):
+        count, *layers = map(int, re.findall(r"\d+", label))
         assert len(layers) == count
         assert layers == sorted(layers, reverse=True)
         assert (set(layers) == {6}) == is_full or count == 1
@@ -138,7 +138,7 @@ def test_the_picture_grows_by_a_column_a_token_and_a_cell_a_layer(shown: Page) -
     assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_an_error_is_told_and_the_page_can_be_used_again(browser: Browser, server: Running) -> None:
+def test_an_error_is_shown_and_the_page_stays_usable(browser: Browser, server: Running) -> None:
     page = browser.new_page()
     page.goto(server.url)
     page.locator("#left option").nth(1).wait_for(state="attached")
@@ -154,7 +154,7 @@ def test_an_error_is_told_and_the_page_can_be_used_again(browser: Browser, serve
 
 
 def canned(ranges: dict[str, list[list[int]]], layers: list[int], **usage: float) -> str:
-    """A stream of one token a chunk that comes all at once, as over a slow line."""
+    """Return a stream of one token per chunk, which arrives at once as over a slow line."""
     choices = [
         {
             "index": 0,
@@ -179,7 +179,7 @@ def canned(ranges: dict[str, list[list[int]]], layers: list[int], **usage: float
         ({"6": [[0, 5]], "2": [[0, 0], [3, 3]]}, [0, 3], [1, 2, 4, 5]),
     ],
 )
-def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
+def test_columns_show_the_run_layers_and_figures_are_the_servers(
     browser: Browser,
     server: Running,
     ranges: dict[str, list[list[int]]],
@@ -206,7 +206,7 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     assert page.locator(".text span").nth(2).get_attribute("title") == (
         f"2 of 6 layers: {text}, log-probability -1.00"
     )
-    # How much of each cell of the third column is painted: all of it where its layer ran.
+    # The painted part of each cell of the third column: all of it where its layer ran.
     painted: list[float] = page.eval_on_selector(
         "canvas",
         """one => Array.from({length: 6}, (_, layer) => {
@@ -222,7 +222,7 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     page.close()
 
 
-def test_the_end_of_a_text_is_marked_alike_however_its_tokens_arrive(
+def test_the_end_mark_does_not_depend_on_how_tokens_arrive(
     browser: Browser, server: Running
 ) -> None:
     tokens = ["a", " b", "</s>"]
@@ -258,7 +258,7 @@ def test_the_end_of_a_text_is_marked_alike_however_its_tokens_arrive(
     page.close()
 
 
-def test_a_schedule_of_several_names_is_offered_once(browser: Browser, bundle: Path) -> None:
+def test_a_schedule_with_several_names_is_offered_once(browser: Browser, bundle: Path) -> None:
     with serving(ServedBundle("tiny", bundle), schedules=("3x", "2x:horizon=4")) as running:
         (listed,) = running.http.get("/v1/schedules").json()["data"]
         names = {entry["resolved"] for entry in listed["allowed"]}
@@ -279,7 +279,7 @@ def test_a_deep_model_has_a_short_legend(browser: Browser, server: Running) -> N
     page.close()
 
 
-def test_the_page_asks_for_a_key_where_the_server_does(
+def test_the_page_asks_for_a_key_if_the_server_needs_one(
     browser: Browser, bundle: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "keys").write_text("secret\n")
@@ -307,7 +307,9 @@ def test_the_page_asks_for_a_key_where_the_server_does(
         page.close()
 
 
-def test_no_key_is_asked_for_where_the_server_has_none(browser: Browser, server: Running) -> None:
+def test_the_page_asks_for_no_key_if_the_server_needs_none(
+    browser: Browser, server: Running
+) -> None:
     page = browser.new_page()
     page.goto(server.url)
     page.locator("#left option").nth(1).wait_for(state="attached")

@@ -1,4 +1,4 @@
-"""A process of its own: what its command prints, and how signals end it."""
+"""``skipdec serve`` in its own process reports errors and ends at signals."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from skipdec.runtime.serving.http.config import ServerConfig
 LONG = {"prompt": ["a", "b"], "max_tokens": 50, "ignore_eos": True}
 
 
-class Process:
-    """``skipdec serve`` with lines of JSON on stderr."""
+class ServeProcess:
+    """Runs ``skipdec serve`` with lines of JSON on stderr."""
 
     def __init__(self, bundle: Path, *options: str) -> None:
         command = [*SKIPDEC, "serve"]
@@ -33,13 +33,13 @@ class Process:
         self.process = subprocess.Popen(
             [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
-        self._limit = Timer(300, self.process.kill)  # ends reads of a server that hangs
+        self._limit = Timer(300, self.process.kill)  # ends reads from a hung server
         self._limit.daemon = True
         self._limit.start()
         self.address = str(self.line("listening")["address"])
 
     def line(self, begin: str) -> dict[str, object]:
-        """The next line whose message begins so; others are passed over."""
+        """Return the next line whose message starts with ``begin``; skip others."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             document: dict[str, object] = json.loads(line)
@@ -48,14 +48,14 @@ class Process:
         raise AssertionError(f"no line {begin!r}, exit code {self.process.wait()}")
 
     def rest(self) -> str:
-        """All further lines, once the process has ended.
+        """Return all further lines once the process has ended.
 
-        `communicate` would lose those that came together with the last `line`.
+        `communicate` would lose lines that arrived together with the last `line`.
         """
         assert self.process.stderr is not None
-        told = self.process.stderr.read()
+        lines = self.process.stderr.read()
         self.process.wait(60)
-        return told
+        return lines
 
     def end(self) -> None:
         self._limit.cancel()
@@ -63,7 +63,7 @@ class Process:
         self.rest()
 
     def workers(self) -> list[int]:
-        """Return the process ids of its running children that execute a program of their own.
+        """Return the process ids of running children that have called exec.
 
         Until a child has called exec, its parent is suspended in vfork: stopping such a child
         would stop the server, too.
@@ -72,7 +72,7 @@ class Process:
         tasks = Path(f"/proc/{self.process.pid}/task")
         pids = []
         for task in tasks.iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                 pids += [int(pid) for pid in (task / "children").read_text().split()]
         return [pid for pid in pids if runs(pid) and command_line(pid) != own]
 
@@ -82,7 +82,7 @@ class Process:
 
 
 def wait_for_end(pids: list[int]) -> None:
-    """Until none of these runs; one that nobody has waited for counts as ended."""
+    """Wait until none of these processes runs; zombies count as ended."""
     until = monotonic() + 60
     while any(runs(pid) for pid in pids):
         assert monotonic() < until
@@ -102,8 +102,8 @@ def runs(pid: int) -> bool:
 
 
 @contextmanager
-def started(bundle: Path, *options: str) -> Iterator[Process]:
-    served = Process(bundle, *options)
+def started(bundle: Path, *options: str) -> Iterator[ServeProcess]:
+    served = ServeProcess(bundle, *options)
     try:
         yield served
     finally:
@@ -114,10 +114,10 @@ def started(bundle: Path, *options: str) -> Iterator[Process]:
 def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        asked = [pool.submit(served.complete, prompt=["a"] * 10) for _ in range(4)]
-        served.line("POST")  # one has ended, others run
+        pending = [pool.submit(served.complete, prompt=["a"] * 10) for _ in range(4)]
+        served.line("POST")  # one text has ended, others run
         served.process.send_signal(signal.SIGTERM)
-        answers = [one.result(60) for one in asked]
+        answers = [one.result(60) for one in pending]
         reader = Thread(target=served.line, args=("stopped",))
         reader.start()
         assert served.process.wait(60) == 0
@@ -128,10 +128,10 @@ def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
+def test_a_second_sigterm_ends_the_server_at_once(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
+        pending = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
         served.line("POST")
         served.process.send_signal(signal.SIGTERM)
         served.line("draining")
@@ -139,18 +139,18 @@ def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == -signal.SIGTERM
         wait_for_end(workers)
-        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in asked)
+        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in pending)
 
 
 @pytest.mark.slow
-def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Path) -> None:
+def test_sigterm_with_a_hung_worker_answers_all_requests(bundle: Path) -> None:
     with started(bundle, "--shutdown-timeout", "1") as served, ThreadPoolExecutor() as pool:
         served.line("ready")
         (worker,) = served.workers()
         os.kill(worker, signal.SIGSTOP)
         scored = {"echo": True, "logprobs": 1, "max_tokens": 0}
-        asked: list[dict[str, object]] = [{}, {"stream": True}, scored]
-        answers = [pool.submit(served.complete, prompt="a", **fields) for fields in asked]
+        bodies: list[dict[str, object]] = [{}, {"stream": True}, scored]
+        answers = [pool.submit(served.complete, prompt="a", **fields) for fields in bodies]
         waiting = 'skipdec_requests_waiting{model="tiny"} 3.0'
         until = monotonic() + 60
         while waiting not in httpx2.get(f"{served.address}/metrics").text:
@@ -158,7 +158,7 @@ def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Pa
             sleep(0.01)
         served.process.send_signal(signal.SIGTERM)
         whole, stream, score = (answer.result(60) for answer in answers)
-        told = served.rest()
+        lines = served.rest()
         assert served.process.returncode == 0
         wait_for_end([worker])
     assert [one.status_code for one in (whole, stream, score)] == [503, 200, 503]
@@ -166,12 +166,12 @@ def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Pa
     assert done == "[DONE]\n\n"
     for error in (whole.json(), json.loads(event), score.json()):
         assert error["error"]["code"] == "unavailable"
-    assert "traceback" not in told
+    assert "traceback" not in lines
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", [False, True])
-def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path, hangs: bool) -> None:
+def test_sigterm_while_loading_ends_the_server_and_its_workers(bundle: Path, hangs: bool) -> None:
     with started(bundle, f"twin={bundle}") as served:
         while not (workers := served.workers()):
             assert served.process.poll() is None
@@ -185,20 +185,20 @@ def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path, hangs: boo
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
+def test_workers_end_with_a_killed_server(bundle: Path) -> None:
     with started(bundle, f"twin={bundle}") as served, ThreadPoolExecutor() as pool:
         served.line("ready")
         workers = served.workers()
         assert len(workers) == 2
-        asked = [pool.submit(served.complete, model="twin", prompt=["a"] * 60) for _ in range(4)]
-        served.line("POST")  # of the first that has ended
+        pending = [pool.submit(served.complete, model="twin", prompt=["a"] * 60) for _ in range(4)]
+        served.line("POST")  # the first request has ended
         served.process.kill()
         wait_for_end(workers)
-        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in asked)
+        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in pending)
 
 
 @pytest.mark.slow
-def test_a_bundle_that_is_broken_is_named_before_any_is_loaded(
+def test_a_broken_bundle_is_named_before_any_is_loaded(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from skipdec.cli import build_app
@@ -207,32 +207,32 @@ def test_a_bundle_that_is_broken_is_named_before_any_is_loaded(
     (broken / "tokenizer.json").write_text("{}")
     with pytest.raises(SystemExit) as end:
         build_app()(["serve", f"good={bundle}", f"bad={broken}", "--port", "0"])
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert end.value.code == 1
-    assert f"{broken} | " in told
-    assert "tokenizer.json" in told
-    assert "runs" not in told
+    assert f"{broken} | " in stderr
+    assert "tokenizer.json" in stderr
+    assert "runs" not in stderr
 
 
-def test_a_schedule_that_can_not_be_allowed_is_refused_before_the_server_listens(
+def test_an_invalid_allowed_schedule_is_refused_before_listening(
     bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from skipdec.cli import build_app
 
     with pytest.raises(SystemExit) as end:
         build_app()(["serve", str(bundle), "--port", "0", "--allow-schedule", "steep"])
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert end.value.code == 2
-    assert "'steep'" in told
-    assert "listening" not in told
+    assert "'steep'" in stderr
+    assert "listening" not in stderr
 
 
-def test_an_address_in_use_is_named_before_a_checkpoint_is_exported(
+def test_an_address_in_use_is_refused_before_an_export(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from skipdec import cli
 
-    monkeypatch.setattr(cli, "_cached_bundle", lambda *_: pytest.fail("it is exported"))
+    monkeypatch.setattr(cli, "_cached_bundle", lambda *_: pytest.fail("the checkpoint is exported"))
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as end:
         cli.build_app()(["serve", "checkpoint", "--port", str(taken.getsockname()[1])])
     assert end.value.code == 2
@@ -240,7 +240,7 @@ def test_an_address_in_use_is_named_before_a_checkpoint_is_exported(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "problem"),
     [
         (["nowhere", "--port", "0"], "nowhere"),
         (["{bundle}", "{bundle}", "--port", "0"], "names two bundles"),
@@ -249,17 +249,17 @@ def test_an_address_in_use_is_named_before_a_checkpoint_is_exported(
         (["a", "--shutdown-timeout", "-1"], "--shutdown-timeout is -1"),
     ],
 )
-def test_what_is_wrong_ends_the_command_with_its_reason(
-    arguments: list[str], told: str, bundle: Path, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_ends_the_command_with_the_reason(
+    arguments: list[str], problem: str, bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from skipdec.cli import build_app
 
     with pytest.raises(SystemExit) as end:
         build_app()(["serve", *(word.format(bundle=bundle) for word in arguments)])
     assert end.value.code
-    assert told in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
-def test_defaults_are_those_of_a_server_that_nobody_else_reaches() -> None:
+def test_by_default_the_server_listens_only_on_localhost() -> None:
     assert ServerConfig().host == "127.0.0.1"
     assert ServerConfig().max_body == 1 << 20

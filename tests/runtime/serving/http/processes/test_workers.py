@@ -1,4 +1,4 @@
-"""A server whose engine is a worker process: what clients see when it dies, hangs or comes back."""
+"""A server tells its clients when its worker process dies, hangs or restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.settings import RestartPolicy
 
-pytestmark = pytest.mark.slow  # each starts processes
+pytestmark = pytest.mark.slow  # each test starts processes
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True, "temperature": 0}
 RUNNING = 'skipdec_requests_running{model="tiny"}'
@@ -31,7 +31,7 @@ WAITING = 'skipdec_requests_waiting{model="tiny"}'
 
 
 @pytest.fixture(autouse=True)
-def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def _steered_worker_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = str(Path(steered_worker.__file__).parent)
     monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)
 
@@ -64,7 +64,7 @@ def events(answer: Any) -> list[dict[str, Any]]:  # noqa: ANN401
     return [json.loads(line) for line in lines]
 
 
-def test_a_death_is_an_error_for_what_ran_and_a_wait_for_the_rest(bundle: Path) -> None:
+def test_a_death_fails_running_requests_and_delays_waiting_ones(bundle: Path) -> None:
     with served(bundle) as running, ThreadPoolExecutor() as pool:
         alone = running.complete(**LONG).json()["choices"][0]["text"]
         ran = [
@@ -98,7 +98,7 @@ def test_a_poisoned_request_is_answered_400_with_the_reason(bundle: Path) -> Non
         assert running.complete(**LONG).status_code == 200
 
 
-def test_a_worker_that_dies_too_often_ends_the_server_with_the_reason(bundle: Path) -> None:
+def test_a_worker_that_dies_too_often_ends_the_server(bundle: Path) -> None:
     none = RestartPolicy(max_deaths=0)
     server = HttpServer([ServedBundle("tiny", bundle)], in_process(none), ServerConfig(port=0))
     running = Running(server)
@@ -111,21 +111,21 @@ def test_a_worker_that_dies_too_often_ends_the_server_with_the_reason(bundle: Pa
     running.http.close()
 
 
-def test_a_step_that_hangs_turns_the_server_red(bundle: Path) -> None:
+def test_a_hung_step_makes_the_server_not_live(bundle: Path) -> None:
     with served(bundle, hang_timeout=0.2, shutdown_timeout=0.0) as running:
         assert running.http.get("/health/live").status_code == 200
         with ThreadPoolExecutor() as pool:
-            asked = pool.submit(running.complete, **LONG | {"prompt": [STUCK]})
+            pending = pool.submit(running.complete, **LONG | {"prompt": [STUCK]})
             running.wait_for(lambda: running.http.get("/health/live").status_code != 200)
-            assert not asked.done()
+            assert not pending.done()
             answer = running.http.get("/health/live")
             assert (answer.status_code, answer.json()["error"]["code"]) == (500, "not_live")
             running.server.stop()
-            assert asked.result(60).json()["error"]["code"] == "unavailable"
+            assert pending.result(60).json()["error"]["code"] == "unavailable"
 
 
-def test_a_reader_that_takes_nothing_harms_nobody(bundle: Path) -> None:
-    # 5 MB, more than the system keeps for a socket.
+def test_a_client_that_reads_nothing_delays_no_other(bundle: Path) -> None:
+    # 5 MB, more than the system buffers for a socket.
     much = LONG | {"prompt": ["a"] * 60, "n": 2, "temperature": 1, "logprobs": 20, "stream": True}
     body = json.dumps(much | {"model": "tiny"}).encode()
     gone = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
