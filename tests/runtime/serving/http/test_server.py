@@ -28,7 +28,6 @@ from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True}  # many steps
 RUNNING = 'skipdec_requests_running{model="tiny"}'
 WAITING = 'skipdec_requests_waiting{model="tiny"}'
-RESERVED = 'skipdec_kv_bytes{kind="reserved",model="tiny"}'
 
 
 @pytest.fixture

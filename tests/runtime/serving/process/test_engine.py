@@ -18,8 +18,6 @@ from skipdec.runtime.serving.process.engine import ProcessEngine
 
 pytestmark = pytest.mark.slow  # each starts a process
 
-PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
-
 
 def test_an_error_of_opening_keeps_its_type(bundle: Path, tmp_path: Path) -> None:
     async def opened(path: Path, **options: object) -> None:

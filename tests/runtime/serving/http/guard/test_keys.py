@@ -17,7 +17,6 @@ def _without_key_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_file_and_variable_every_request_is_accepted() -> None:
     assert ApiKeys.read(None).accept(b"")
-    assert ApiKeys.read(None).accept(b"")
 
 
 @pytest.mark.parametrize(
