@@ -36,13 +36,6 @@ def decaying(draw: st.DrawFn) -> ExitSchedule:
     )
 
 
-def test_budgets_and_prefixes_of_the_worked_example() -> None:
-    schedule = parse_schedule("linear:max=8,min=4,horizon=9,prompt=decay", num_layers=12)
-    assert [schedule.prompt_budget(index, 5) for index in range(5)] == [12, 11, 10, 9, 8]
-    prefixes = [schedule.prompt_prefix(layer, 5) for layer in range(12)]
-    assert prefixes == [5, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5]
-
-
 @repeatable
 @given(decaying(), st.integers(2, 300))
 def test_budgets_fall_from_all_layers_to_max(schedule: ExitSchedule, length: int) -> None:
