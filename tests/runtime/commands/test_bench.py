@@ -1,4 +1,4 @@
-"""``skipdec bench`` on a real bundle."""
+"""Run ``skipdec bench`` on a real bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = ["--prompt-len", "9", "--gen-len", "6", "--seconds", "0", "--threads", "
 
 @pytest.fixture(autouse=True)
 def _small_bandwidth_probe(own_thread_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of ten passes reads 16 MiB instead of 1 GiB."""
+    """Let each of ten passes read 16 MiB instead of 1 GiB."""
     monkeypatch.setattr(BandwidthProbe.__init__, "__defaults__", (2**24,))
 
 

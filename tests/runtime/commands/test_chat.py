@@ -104,7 +104,7 @@ def variables(*texts: str) -> tuple[str, str]:
         (("--chat", "--input", "-"), "messages instead of a prompt"),
     ],
 )
-def test_contradicting_options_are_refused(
+def test_contradictory_options_are_refused(
     run: Callable[..., Result], arguments: tuple[str, ...], problem: str
 ) -> None:
     result = run(*arguments)

@@ -1,4 +1,4 @@
-"""``skipdec generate``: stdout, stderr and exit codes."""
+"""``skipdec generate`` has the right stdout, stderr and exit codes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_completions_of_one_prompt_have_numbers_as_headings(
     ]
 
 
-def test_a_prompt_may_stand_alone_or_come_from_a_pipe(run: Callable[..., Result]) -> None:
+def test_a_prompt_may_be_an_option_an_argument_or_stdin(run: Callable[..., Result]) -> None:
     by_option = run("-p", "a\nb", *GREEDY)
     for arguments, stdin in (
         (("a\nb",), b""),
@@ -99,7 +99,7 @@ def test_quiet_prints_nothing_on_stderr(run: Callable[..., Result]) -> None:
     assert run("-p", "ab", *GREEDY, "-q").stderr == ""
 
 
-def test_untuned_depth_is_warned_about_once(
+def test_an_untuned_depth_causes_one_warning(
     run: Callable[..., Result],
 ) -> None:
     reduced = ("--schedule", "2x", *GREEDY)
@@ -125,7 +125,7 @@ def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
     assert list(lines[0]) == keys
 
 
-def test_bad_line_is_an_error_line_and_exit_code_1(run: Callable[..., Result]) -> None:
+def test_a_bad_line_gives_an_error_line_and_exit_code_1(run: Callable[..., Result]) -> None:
     result = run("--input", "-", *GREEDY, stdin=records(1) + b"{\n" + b'{"id": 9, "prompt": "a"}')
     assert result.exit_code == 1
     assert ["error" in line for line in parsed(result.stdout)] == [False, True, False]
@@ -245,7 +245,9 @@ def test_signals_keep_whole_lines_and_set_the_exit_code(
     assert 0 < len(lines) < 3000
 
 
-def test_closed_pipe_ends_quietly(writing: subprocess.Popen[bytes]) -> None:
+def test_a_closed_pipe_ends_the_command_without_a_traceback(
+    writing: subprocess.Popen[bytes],
+) -> None:
     assert writing.stdout is not None
     assert writing.stderr is not None
     writing.stdout.readline()

@@ -47,7 +47,7 @@ def completions(generator: Generator, prompts: list[list[int]], params: object) 
     return [[completion.token_ids for completion in output.outputs] for output in outputs]
 
 
-def test_a_row_equals_the_row_run_alone(generator: Generator) -> None:
+def test_a_row_writes_the_same_text_alone(generator: Generator) -> None:
     """Rows that share a prompt are included; some move when others leave earlier."""
     params = [seeded(3), seeded(8, n=3), seeded(6)]
     together = completions(generator, PROMPTS, params)

@@ -37,7 +37,7 @@ def generator(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_text_equals_that_of_its_request_alone(generator: Generator, seed: int) -> None:
+def test_each_request_gets_the_text_it_gets_alone(generator: Generator, seed: int) -> None:
     """Draw random arrivals, lengths, schedules, completions, and long prompts in chunks."""
     wanted = draw(seed, 12)
     for one, output in zip(wanted, together(generator, wanted), strict=True):

@@ -55,7 +55,7 @@ class Watch:
         self._entries: dict[int, list[int]] = {}  # positions, by row
 
     def on(self, patch: pytest.MonkeyPatch) -> None:
-        """Watch all generators."""
+        """Record all generators."""
         propose, feed, drop = TrainedDrafter.propose, HeldStates.feed, HeldStates.drop
         watch = self
 

@@ -66,11 +66,11 @@ def run(test: Callable[[QueueUnderTest], Any]) -> None:
 
 
 def test_requests_wait_for_a_worker_and_reach_it_in_order() -> None:
-    async def test(front: QueueUnderTest) -> None:
-        streams = [front.submit(name, index) for index, name in enumerate("abc")]
-        worker = front.worker()
+    async def test(tested: QueueUnderTest) -> None:
+        streams = [tested.submit(name, index) for index, name in enumerate("abc")]
+        worker = tested.worker()
         assert worker.has == ["a", "b", "c"]
-        front.end("b")
+        tested.end("b")
         output = await streams[1].output()
         assert output.prompt == "b"  # the text never left this process
 
@@ -78,35 +78,35 @@ def test_requests_wait_for_a_worker_and_reach_it_in_order() -> None:
 
 
 def test_a_waiting_request_is_retried_once() -> None:
-    async def test(front: QueueUnderTest) -> None:
-        front.worker()
-        ran, waited = front.submit("ran", 1), front.submit("waited", 2)
-        front.begin("ran")
-        assert front.queue.disconnect("by chance") == 1
+    async def test(tested: QueueUnderTest) -> None:
+        tested.worker()
+        ran, waited = tested.submit("ran", 1), tested.submit("waited", 2)
+        tested.begin("ran")
+        assert tested.queue.disconnect("by chance") == 1
         with pytest.raises(WorkerDiedError, match="while the text ran"):
             await ran.output()
-        late = front.submit("late", 3)
-        assert front.worker().has == ["waited", "late"]
-        assert front.queue.disconnect("again") == 0
+        late = tested.submit("late", 3)
+        assert tested.worker().has == ["waited", "late"]
+        assert tested.queue.disconnect("again") == 0
         with pytest.raises(WorkerDiedError, match="died twice"):
             await waited.output()
-        assert front.worker().has == ["late"]
-        front.end("late")
+        assert tested.worker().has == ["late"]
+        tested.end("late")
         assert (await late.output()).finished
 
     run(test)
 
 
 def test_cancelled_and_late_requests_are_not_retried() -> None:
-    async def test(front: QueueUnderTest) -> None:
-        worker = front.worker()
-        left = front.submit("left", 1)
+    async def test(tested: QueueUnderTest) -> None:
+        worker = tested.worker()
+        left = tested.submit("left", 1)
         left.cancel()
         assert worker.messages[-1] == Cancellation("left", "cancelled")
-        front.queue.disconnect("by chance")
-        late = front.submit("late", 2, deadline=0.0)
-        front.queue.end_late()
-        assert front.worker().has == []
+        tested.queue.disconnect("by chance")
+        late = tested.submit("late", 2, deadline=0.0)
+        tested.queue.end_late()
+        assert tested.worker().has == []
         for stream, reason in ((left, "cancelled"), (late, "deadline")):
             assert (await stream.output()).outputs[0].stop_reason == reason
 
@@ -114,63 +114,63 @@ def test_cancelled_and_late_requests_are_not_retried() -> None:
 
 
 def test_suspects_run_one_at_a_time_and_fail_at_a_second_death() -> None:
-    async def test(front: QueueUnderTest) -> None:
-        front.worker()
+    async def test(tested: QueueUnderTest) -> None:
+        tested.worker()
         for name, token in (("good", 1), ("bad", 2)):
-            front.submit(name, token)
-        front.begin("good", "bad")
-        front.queue.disconnect("by one of them")
-        again = front.submit("good again", 1), front.submit("bad again", 2)
-        other = front.submit("other", 3)
-        worker = front.worker()
+            tested.submit(name, token)
+        tested.begin("good", "bad")
+        tested.queue.disconnect("by one of them")
+        again = tested.submit("good again", 1), tested.submit("bad again", 2)
+        other = tested.submit("other", 3)
+        worker = tested.worker()
         assert worker.has == ["good again", "other"]
-        front.end("good again")
+        tested.end("good again")
         assert (await again[0].output()).finished
         assert worker.has == ["good again", "other", "bad again"]
-        twin = front.submit("bad twin", 2)
-        front.begin("other", "bad again")
-        front.queue.disconnect("by the same")
+        twin = tested.submit("bad twin", 2)
+        tested.begin("other", "bad again")
+        tested.queue.disconnect("by the same")
         with pytest.raises(WorkerDiedError):
             await other.output()
         with pytest.raises(UsageError, match="twice"):
             await twin.output()  # it only waited
         with pytest.raises(UsageError, match=r"twice; .* again in 60 s"):
-            front.submit("bad once more", 2)
-        front.submit("good once more", 1)
-        assert front.worker().has == ["good once more"]
-        front.now = 60
-        front.submit("bad in time", 2)
+            tested.submit("bad once more", 2)
+        tested.submit("good once more", 1)
+        assert tested.worker().has == ["good once more"]
+        tested.now = 60
+        tested.submit("bad in time", 2)
 
     run(test)
 
 
 def test_a_cancelled_suspect_stays_one_and_the_next_may_run() -> None:
-    async def test(front: QueueUnderTest) -> None:
-        front.worker()
-        front.submit("a", 1)
-        front.submit("b", 2)
-        front.begin("a", "b")
-        front.queue.disconnect("by one of them")
-        front.submit("a again", 1)
-        front.submit("b again", 2)
-        worker = front.worker()
-        front.end("a again", "abort")
+    async def test(tested: QueueUnderTest) -> None:
+        tested.worker()
+        tested.submit("a", 1)
+        tested.submit("b", 2)
+        tested.begin("a", "b")
+        tested.queue.disconnect("by one of them")
+        tested.submit("a again", 1)
+        tested.submit("b again", 2)
+        worker = tested.worker()
+        tested.end("a again", "abort")
         assert worker.has == ["a again", "b again"]
-        front.submit("a once more", 1)
+        tested.submit("a once more", 1)
         assert worker.has == ["a again", "b again"]
 
     run(test)
 
 
 def test_a_worker_counts_as_silent_only_with_requests() -> None:
-    async def test(front: QueueUnderTest) -> None:
-        assert front.queue.seconds_silent == 0
-        front.worker()
-        assert front.queue.seconds_silent == 0
-        front.submit("a", 1)
-        assert front.queue.seconds_silent > 0
-        front.end("a")
-        assert front.queue.seconds_silent == 0
+    async def test(tested: QueueUnderTest) -> None:
+        assert tested.queue.seconds_silent == 0
+        tested.worker()
+        assert tested.queue.seconds_silent == 0
+        tested.submit("a", 1)
+        assert tested.queue.seconds_silent > 0
+        tested.end("a")
+        assert tested.queue.seconds_silent == 0
 
     run(test)
 

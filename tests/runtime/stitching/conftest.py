@@ -32,7 +32,7 @@ def open_on_device(
 
 
 @pytest.fixture(scope="session")
-def drafted(
+def draft_bundle(
     exported: Exported,
     checkpoint: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
@@ -44,7 +44,7 @@ def drafted(
 
 
 @pytest.fixture(scope="module")
-def own(request: pytest.FixtureRequest, exported: Exported) -> Iterator[FedStitcher]:
+def stitcher(request: pytest.FixtureRequest, exported: Exported) -> Iterator[FedStitcher]:
     """Yield a stitcher of slots on the host, or on the device that the test's parameter names."""
     if find_library() is None:
         pytest.skip("the kernels were not compiled")
@@ -55,5 +55,5 @@ def own(request: pytest.FixtureRequest, exported: Exported) -> Iterator[FedStitc
 
 
 @pytest.fixture(scope="module")
-def own_bits(own: FedStitcher) -> Bits:
-    return bits_alone(own)
+def stitcher_bits(stitcher: FedStitcher) -> Bits:
+    return bits_alone(stitcher)

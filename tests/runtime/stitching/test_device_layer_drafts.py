@@ -40,9 +40,9 @@ PLACES: list[dict[str, Any]] = [{"threads": 1}, {"device": "rehearsal"}]
 
 
 @pytest.fixture(scope="module")
-def generator(drafted: Path) -> Iterator[Generator]:
-    """Yield a generator of ``drafted`` on a device that counts its operations."""
-    bundle, backend = on_onnxruntime(lambda _: drafted, drafted, "pre_norm")
+def generator(draft_bundle: Path) -> Iterator[Generator]:
+    """Yield a generator of ``draft_bundle`` on a device that counts its operations."""
+    bundle, backend = on_onnxruntime(lambda _: draft_bundle, draft_bundle, "pre_norm")
     with Generator(bundle, backend, max_batch_size=4) as generator:
         yield generator
 
@@ -72,7 +72,7 @@ def _watched(
 
 
 @pytest.fixture(scope="module")
-def trained(generator: Generator) -> Proposals:
+def trained_proposals(generator: Generator) -> Proposals:
     """Return the draft layer's proposals without a mutation."""
     return _watched(generator, "trained,adapt=no")[1]
 
@@ -87,18 +87,18 @@ def trained(generator: Generator) -> Proposals:
     ],
 )
 def test_texts_and_drafts_equal_the_cpus(
-    drafted: Path,
+    draft_bundle: Path,
     monkeypatch: Monkey,
     draft: str,
     schedules: Sequence[str],
     options: dict[str, int],
 ) -> None:
     """Cover sampling, penalties, log-probabilities, skipping, scarce memory full of NaN."""
-    with Generator.open(drafted, threads=1, max_batch_size=4) as host:
+    with Generator.open(draft_bundle, threads=1, max_batch_size=4) as host:
         ordinary = [fields(one) for one in run(host, None, schedules=schedules)[0]]
         expected, wanted = _watched(host, f"{draft},adapt=no", schedules)
     poison_devices(monkeypatch)
-    with Generator.open(drafted, device="rehearsal", max_batch_size=4, **options) as device:
+    with Generator.open(draft_bundle, device="rehearsal", max_batch_size=4, **options) as device:
         outputs, proposed = _watched(device, f"{draft},adapt=no", schedules)
         kv_memory = options.get("kv_memory")
         assert kv_memory is None or device.kv_memory.peak <= kv_memory
@@ -109,7 +109,9 @@ def test_texts_and_drafts_equal_the_cpus(
         assert [one.drafts for one in outputs] == [one.drafts for one in expected]
 
 
-def test_rows_resume_drafts_after_passes_without_drafts(drafted: Path, monkeypatch: Monkey) -> None:
+def test_rows_resume_drafts_after_passes_without_drafts(
+    draft_bundle: Path, monkeypatch: Monkey
+) -> None:
     """The draft layer leaves out tokens of passes without drafts, as in pauses."""
     reach = TrainedDrafter.reach
 
@@ -119,19 +121,19 @@ def test_rows_resume_drafts_after_passes_without_drafts(drafted: Path, monkeypat
     monkeypatch.setattr(TrainedDrafter, "reach", now_and_then)
     found = []
     for place in PLACES:
-        with Generator.open(drafted, max_batch_size=2, **place) as generator:
+        with Generator.open(draft_bundle, max_batch_size=2, **place) as generator:
             outputs, proposed = _watched(generator, "trained,adapt=no,tokens=3", SCHEDULES)
             found.append((sorted(proposed), [fields(one) for one in outputs]))
     assert sum(map(len, found[0][0])) > 50
     assert found[0] == found[1]
 
 
-def test_a_prompt_in_chunks_keeps_its_last_states(drafted: Path) -> None:
+def test_a_prompt_in_chunks_keeps_its_last_states(draft_bundle: Path) -> None:
     found = []
     for place in PLACES:
         for most in (16, 64):
             options = place | {"max_prefill_tokens": most}
-            with Generator.open(drafted, max_batch_size=4, **options) as generator:
+            with Generator.open(draft_bundle, max_batch_size=4, **options) as generator:
                 outputs, proposed = _watched(generator, "trained,adapt=no", prompt_tokens=21)
                 found.append((sorted(proposed), [fields(one) for one in outputs]))
     assert sum(map(len, found[0][0])) > 50
@@ -255,11 +257,11 @@ def _keeps_one_state_less_deep(monkeypatch: Monkey) -> None:
 )
 def test_each_mistake_changes_the_proposals(
     generator: Generator,
-    trained: Proposals,
+    trained_proposals: Proposals,
     monkeypatch: Monkey,
     mutate: Callable[[Monkey], None],
 ) -> None:
     mutate(monkeypatch)
     outputs, proposed = _watched(generator, "trained,adapt=no")
-    assert proposed != trained
+    assert proposed != trained_proposals
     assert len(KINDS) < len(outputs)

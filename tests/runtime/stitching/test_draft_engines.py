@@ -59,9 +59,9 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_draft_loads_its_engines_once(drafted: Path) -> None:
+def test_a_draft_loads_its_engines_once(draft_bundle: Path) -> None:
     backend = RecordingBackend()
-    drafts = drafts_of(opened(drafted, backend))
+    drafts = drafts_of(opened(draft_bundle, backend))
     assert (drafts.reads, drafts.head_tokens) == ((), 64)
     assert not [name for name in backend.names if "draft" in name or "trained" in name]
     head, trained = drafts.head, drafts.trained
@@ -82,10 +82,10 @@ def test_a_draft_loads_its_engines_once(drafted: Path) -> None:
     assert np.isfinite(logits).all()
 
 
-def test_texts_without_drafts_need_no_draft_layer(drafted: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(drafted, tmp_path / "bundle")
+def test_texts_without_drafts_need_no_draft_layer(draft_bundle: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(draft_bundle, tmp_path / "bundle")
     damage(bundle / "engines/skipdec/layer_draft.weights")
-    with Generator.open(bundle, threads=1) as generator, Generator.open(drafted) as undamaged:
+    with Generator.open(bundle, threads=1) as generator, Generator.open(draft_bundle) as undamaged:
         texts = [one.generate([[5, 6, 7]], GREEDY)[0].outputs[0] for one in (generator, undamaged)]
     assert texts[0].token_ids == texts[1].token_ids
     drafts = drafts_of(opened(bundle, OrtBackend(1)))
@@ -93,8 +93,10 @@ def test_texts_without_drafts_need_no_draft_layer(drafted: Path, tmp_path: Path)
         assert drafts.trained
 
 
-def test_a_damaged_graph_of_drafts_is_refused_at_opening(drafted: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(drafted, tmp_path / "bundle")
+def test_a_damaged_graph_of_drafts_is_refused_at_opening(
+    draft_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(draft_bundle, tmp_path / "bundle")
     damage(bundle / "engines/skipdec/head_draft.onnx")
     with pytest.raises(BundleError, match=r"head_draft\.onnx: has SHA-256 .*; expected"):
         EngineBundle.open(bundle)
@@ -106,7 +108,7 @@ def test_a_bundle_without_drafts_has_no_draft_engines(exported: Callable[..., Pa
 
 
 def test_both_heads_share_one_copy_of_their_weights(
-    drafted: Path, monkeypatch: pytest.MonkeyPatch
+    draft_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, copied = weights._read, list[str]()
 
@@ -116,7 +118,7 @@ def test_both_heads_share_one_copy_of_their_weights(
 
     monkeypatch.setattr(weights, "_read", counted)
     backend = OrtBackend(1, weights="copied")
-    drafts = drafts_of(opened(drafted, backend))
+    drafts = drafts_of(opened(draft_bundle, backend))
     assert drafts.head is not None
     assert drafts.trained is not None
     assert copied.count("head.weights") == 1

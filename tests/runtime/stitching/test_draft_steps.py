@@ -127,10 +127,10 @@ def _ignores_changes_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
         _ignores_changes_of_slots,
     ],
 )
-@pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
-def test_a_trace_of_a_draft_changes_bits(
-    own: FedStitcher,
-    own_bits: Bits,
+@pytest.mark.parametrize("stitcher", ["cpu", "rehearsal"], indirect=True)
+def test_each_mistake_leaves_a_trace_in_the_bits(
+    stitcher: FedStitcher,
+    stitcher_bits: Bits,
     monkeypatch: pytest.MonkeyPatch,
     mutate: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
@@ -138,12 +138,12 @@ def test_a_trace_of_a_draft_changes_bits(
     with monkeypatch.context() as patch:
         mutate(patch)
         try:
-            found = known_bits(TEXTS, operations, Drafting(own, seed=3).run(operations))
+            found = known_bits(TEXTS, operations, Drafting(stitcher, seed=3).run(operations))
         except (AssertionError, KeyError, UsageError):  # other logits, or missing rows
             found = {}
         finally:
-            own.slots.reset()
-    assert found != own_bits
+            stitcher.slots.reset()
+    assert found != stitcher_bits
 
 
 FULL = LayerPlan(tuple(range(6)))
@@ -157,22 +157,22 @@ def begin(stitcher: FedStitcher, *max_tokens: int) -> None:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_draft_step_has_the_bits_of_a_pass_of_its_layers(
-    own: FedStitcher, plan: LayerPlan
+    stitcher: FedStitcher, plan: LayerPlan
 ) -> None:
     """The first token only sees the prompt's keys, which all layers have."""
     try:
-        begin(own, 9, 9, 9)
-        drafts = own.slots.draft([DraftRow(2, 11, 3), DraftRow(0, 8, 3)], plan)
+        begin(stitcher, 9, 9, 9)
+        drafts = stitcher.slots.draft([DraftRow(2, 11, 3), DraftRow(0, 8, 3)], plan)
         found = [drafts.logits[index].copy() for index in range(2)]
         tokens = {2: 11, 1: 9, 0: 8}
-        steps = own.slots.step([StepRow(row, (tokens[row],), 3, (plan,)) for row in (2, 0, 1)])
+        steps = stitcher.slots.step([StepRow(row, (tokens[row],), 3, (plan,)) for row in (2, 0, 1)])
         np.testing.assert_array_equal(found, [steps.logits[index] for index in range(2)])
     finally:
-        own.slots.reset()
+        stitcher.slots.reset()
 
 
 def test_rows_that_do_not_draft_write_within_their_positions(
-    own: FedStitcher, monkeypatch: pytest.MonkeyPatch
+    stitcher: FedStitcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that leaves a layer in its next pass must not write a position there."""
     set_rows, written = StepBuffers.set_rows, []
@@ -184,16 +184,16 @@ def test_rows_that_do_not_draft_write_within_their_positions(
         set_rows(self, starts, counts, is_split=is_split)
 
     monkeypatch.setattr(StepBuffers, "set_rows", noted)
-    schedule = own.schedule("linear:max=5,min=2,horizon=4")
+    schedule = stitcher.schedule("linear:max=5,min=2,horizon=4")
     assert len(schedule.plan(1)) < len(schedule.plan(0))
     try:
-        begin(own, 20)
+        begin(stitcher, 20)
         one = {"row": 1, "tokens": [5, 6, 7], "schedule": "linear:max=5,min=2,horizon=4"}
-        own.run([{"begin": one | {"max_tokens": 9}}])
-        own.step([StepRow(0, (8,), 3, (FULL,)), StepRow(1, (8,), 3, (schedule.plan(0),))])
-        own.slots.draft([DraftRow(0, 8, 4)], FULL)
+        stitcher.run([{"begin": one | {"max_tokens": 9}}])
+        stitcher.step([StepRow(0, (8,), 3, (FULL,)), StepRow(1, (8,), 3, (schedule.plan(0),))])
+        stitcher.slots.draft([DraftRow(0, 8, 4)], FULL)
     finally:
-        own.slots.reset()
+        stitcher.slots.reset()
     assert [4, 3] in written
     assert [4, 4] in written
 
@@ -206,27 +206,27 @@ def test_rows_that_do_not_draft_write_within_their_positions(
         (DraftRow(7, 8, 3), "drafts with layer 0, which it left"),
     ],
 )
-@pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
+@pytest.mark.parametrize("stitcher", ["cpu", "rehearsal"], indirect=True)
 def test_tokens_that_cannot_be_drafted_from_are_refused(
-    own: FedStitcher, row: DraftRow, problem: str
+    stitcher: FedStitcher, row: DraftRow, problem: str
 ) -> None:
     try:
-        begin(own, 3)
+        begin(stitcher, 3)
         with pytest.raises(UsageError, match=problem):
-            own.slots.draft([row], FULL)
-        own.step([StepRow(0, (8,), 3, (FULL,))])  # the refusal changed nothing
+            stitcher.slots.draft([row], FULL)
+        stitcher.step([StepRow(0, (8,), 3, (FULL,))])  # the refusal changed nothing
     finally:
-        own.slots.reset()
+        stitcher.slots.reset()
 
 
-def test_draft_steps_are_bound_once(own: FedStitcher) -> None:
+def test_draft_steps_are_bound_once(stitcher: FedStitcher) -> None:
     try:
-        begin(own, 40, 40)
+        begin(stitcher, 40, 40)
         rows = [DraftRow(0, 8, 3), DraftRow(1, 9, 3)]
-        own.slots.draft(rows, PLANS[2])
-        assert own.slots.has_found_route
+        stitcher.slots.draft(rows, PLANS[2])
+        assert stitcher.slots.has_found_route
         for _ in range(3):
-            own.slots.draft(rows, PLANS[2])
-            assert not own.slots.has_found_route
+            stitcher.slots.draft(rows, PLANS[2])
+            assert not stitcher.slots.has_found_route
     finally:
-        own.slots.reset()
+        stitcher.slots.reset()

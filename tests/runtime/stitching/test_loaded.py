@@ -181,7 +181,7 @@ def test_calls_of_other_threads_wait_in_order_of_arrival(
     assert recorded.done == ["first", "second"]
 
 
-def test_close_ends_the_wait_of_a_call(waits: Event, threads: ThreadPoolExecutor) -> None:
+def test_close_ends_waiting_calls(waits: Event, threads: ThreadPoolExecutor) -> None:
     recorded = RecordedEngines()
 
     def call() -> None:

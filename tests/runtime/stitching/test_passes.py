@@ -136,7 +136,7 @@ def _forgets_padding_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "mutate"),
+    ("stitcher", "mutate"),
     [
         ("cpu", _attends_too_far),
         ("cpu", _keeps_padding),
@@ -145,22 +145,22 @@ def _forgets_padding_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         ("rehearsal", _forgets_padding_on_a_device),
         ("rehearsal", _runs_all_layers),
     ],
-    indirect=["own"],
+    indirect=["stitcher"],
 )
 def test_a_wrong_position_place_or_depth_changes_bits(
-    own: FedStitcher,
-    own_bits: Bits,
+    stitcher: FedStitcher,
+    stitcher_bits: Bits,
     monkeypatch: pytest.MonkeyPatch,
     mutate: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     operations = together(TEXTS, 3, seed=3)
     mutate(monkeypatch)
-    logits = own.run(operations)
+    logits = stitcher.run(operations)
     try:
         found = known_bits(TEXTS, operations, logits)
     except AssertionError:  # a repeated token gave other logits
         found = {}
-    assert found != own_bits
+    assert found != stitcher_bits
 
 
 @needs_kernels
@@ -179,7 +179,7 @@ def test_padding_beyond_the_last_position_changes_no_row(
 
 
 def test_moving_padding_back_into_the_cache_changes_bits(
-    own: FedStitcher, monkeypatch: pytest.MonkeyPatch
+    stitcher: FedStitcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutation lets rows start earlier where their padding does not fit, as a scatter does."""
     set_rows = StepBuffers.set_rows
@@ -192,9 +192,9 @@ def test_moving_padding_back_into_the_cache_changes_bits(
 
     texts, operations = beside_the_last_position(CAPACITY)
     expected = alone(texts)
-    wanted = known_bits(texts, expected, own.run(expected))
+    wanted = known_bits(texts, expected, stitcher.run(expected))
     monkeypatch.setattr(StepBuffers, "set_rows", moved)
-    assert known_bits(texts, operations, own.run(operations)) != wanted
+    assert known_bits(texts, operations, stitcher.run(operations)) != wanted
 
 
 PLANS = tuple(LayerPlan(tuple(layers)) for layers in (range(6), (0, 4, 5), (0, 3, 5)))
@@ -209,28 +209,28 @@ PLANS = tuple(LayerPlan(tuple(layers)) for layers in (range(6), (0, 4, 5), (0, 3
         (StepRow(0, (), 4, ()), "0 tokens"),
     ],
 )
-@pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
+@pytest.mark.parametrize("stitcher", ["cpu", "rehearsal"], indirect=True)
 def test_tokens_that_cannot_be_fed_are_refused(
-    own: FedStitcher, row: StepRow, problem: str
+    stitcher: FedStitcher, row: StepRow, problem: str
 ) -> None:
-    own.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}}])
+    stitcher.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}}])
     try:
-        own.step([StepRow(0, (8,), 3, PLANS[:1])])
+        stitcher.step([StepRow(0, (8,), 3, PLANS[:1])])
         with pytest.raises(UsageError, match=problem):
-            own.slots.step([row])
-        own.step([StepRow(0, (9,), 4, PLANS[:1])])  # the refusal changed nothing
+            stitcher.slots.step([row])
+        stitcher.step([StepRow(0, (9,), 4, PLANS[:1])])  # the refusal changed nothing
     finally:
-        own.slots.reset()
+        stitcher.slots.reset()
 
 
-def test_a_row_rolls_back_at_most_to_where_it_left_a_layer(own: FedStitcher) -> None:
-    own.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 9}}])
+def test_a_row_rolls_back_at_most_to_where_it_left_a_layer(stitcher: FedStitcher) -> None:
+    stitcher.run([{"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 9}}])
     try:
-        own.step([StepRow(0, (8,), 3, PLANS[:1])])
-        own.step([StepRow(0, (8, 9, 9), 4, (PLANS[1],) * 3)])
+        stitcher.step([StepRow(0, (8,), 3, PLANS[:1])])
+        stitcher.step([StepRow(0, (8, 9, 9), 4, (PLANS[1],) * 3)])
         for length in (3, 8):
             with pytest.raises(UsageError, match="rolled back to 4 to 7 positions, not to"):
-                own.slots.truncate(0, length)
-        own.slots.truncate(0, 4)
+                stitcher.slots.truncate(0, length)
+        stitcher.slots.truncate(0, 4)
     finally:
-        own.slots.reset()
+        stitcher.slots.reset()

@@ -251,7 +251,7 @@ def test_variables_reach_the_template_without_special_tokens() -> None:
         (["enable_thinking"], "allowed: an object of variables"),
     ],
 )
-def test_variables_that_are_not_allowed_are_refused(given: Any, problem: str) -> None:  # noqa: ANN401
+def test_invalid_variables_are_refused(given: Any, problem: str) -> None:  # noqa: ANN401
     chat = chat_of("{{ bos_token }}{{ messages }}{{ enable_thinking }}")
     with pytest.raises(UsageError, match=problem):
         chat.encode(CHATS["one"], chat_template_kwargs=given)
@@ -295,7 +295,7 @@ def test_text_parts_are_joined_by_line_feeds() -> None:
         ([{"role": "user", "content": "x"}] * 4097, "more than 4,096 messages"),
     ],
 )
-def test_messages_that_are_not_allowed_are_refused(messages: Any, problem: str) -> None:  # noqa: ANN401
+def test_invalid_messages_are_refused(messages: Any, problem: str) -> None:  # noqa: ANN401
     with pytest.raises(UsageError, match=problem):
         chat_of(TEMPLATES["chatml"]).encode(messages)
 

@@ -73,7 +73,7 @@ def test_an_integer_of_more_than_64_bits_is_refused(field: str) -> None:
             SamplingParams(max_tokens=None, **{field: value})
 
 
-def test_all_problems_come_in_one_error() -> None:
+def test_all_problems_are_reported_in_one_error() -> None:
     with pytest.raises(UsageError) as caught:
         SamplingParams(top_p=2.0, stop=["", 1], colour="red", min_tokens=20, max_tokens=10)
     problems = caught.value.problems

@@ -99,7 +99,7 @@ def test_a_draining_server_gets_no_requests(two: tuple[Running, Running], tmp_pa
 
 
 @pytest.mark.parametrize("sent", [b"GET /version HT", b"POST /v1/completions HTTP/1.1\r\n"])
-def test_slow_clients_end_at_the_proxy(
+def test_the_proxy_cuts_slow_clients(
     two: tuple[Running, Running], tmp_path: Path, sent: bytes
 ) -> None:
     with proxied(tmp_path, *two) as client:

@@ -130,7 +130,7 @@ def test_a_refused_schedule_is_named_as_the_field(server: Running, schedule: str
     assert re.match(r"(exit )?schedule\b", error["message"])
 
 
-def test_a_long_body_without_a_declared_length_is_refused_too(server: Running) -> None:
+def test_a_long_body_without_content_length_is_refused(server: Running) -> None:
     parts = iter([b'{"prompt": "', *[b"a" * 70_000] * 30])
     answer = server.http.post("/v1/completions", content=parts)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_long")

@@ -166,8 +166,8 @@ def test_a_missed_deadline_is_answered_504_and_a_full_queue_429(bundle: Path) ->
 def test_a_disconnect_cancels_all_prompts_of_a_request(server: Running) -> None:
     waiting = 'skipdec_requests_waiting{model="tiny"}'
     running = 'skipdec_requests_running{model="tiny"}'
-    gone = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
-    before = server.figures().get(gone, 0)
+    disconnected = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+    before = server.figures().get(disconnected, 0)
     address = server.url.removeprefix("http://")
     with held_steps():
         text, scored = HTTPConnection(address), HTTPConnection(address)
@@ -177,6 +177,6 @@ def test_a_disconnect_cancels_all_prompts_of_a_request(server: Running) -> None:
         scored.request("POST", "/v1/completions", json.dumps(harness_request(CONTEXTS)))
         server.wait_until(lambda figures: figures[waiting] == 3)
         scored.close()
-        server.wait_until(lambda figures: figures.get(gone, 0) > before)
+        server.wait_until(lambda figures: figures.get(disconnected, 0) > before)
         text.close()
     server.wait_until(lambda figures: figures[waiting] == figures[running] == 0)

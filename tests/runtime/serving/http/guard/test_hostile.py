@@ -29,7 +29,7 @@ WAITING = 'skipdec_requests_waiting{model="tiny"}'
 RESERVED = 'skipdec_kv_bytes{kind="reserved",model="tiny"}'
 SUBMITTED = 'skipdec_requests_total{model="tiny",state="submitted"}'
 ABORTED = 'skipdec_requests_total{model="tiny",state="aborted"}'
-GONE = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+DISCONNECTED = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
 ENDED = ("skipdec_request_success_total", "skipdec_e2e_request_seconds_count")
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 
@@ -151,8 +151,8 @@ def test_answers_do_not_wait_for_long_bodies(server: Running) -> None:
 
 
 def test_long_bodies_of_disconnected_clients_are_not_parsed(server: Running) -> None:
-    gone = GONE.replace("tiny", "")
-    before = server.figures().get(gone, 0)
+    disconnected = DISCONNECTED.replace("tiny", "")
+    before = server.figures().get(disconnected, 0)
     body = json.dumps(LONG | {"prompt": "a" * 5000})
     with held_parsing() as parsed:
         clients = [HTTPConnection(server.url.removeprefix("http://")) for _ in range(40)]
@@ -161,7 +161,7 @@ def test_long_bodies_of_disconnected_clients_are_not_parsed(server: Running) -> 
         server.wait_for(lambda: len(parsed) > 0)
         for client in clients:
             client.close()
-        server.wait_until(lambda figures: figures.get(gone, 0) == before + 40)
+        server.wait_until(lambda figures: figures.get(disconnected, 0) == before + 40)
     assert server.complete(prompt="a" * 5000).status_code == 400  # runs after the others
     assert len(parsed) < 40
 
@@ -199,7 +199,9 @@ def test_a_disconnect_frees_the_slot_in_each_phase(
             client.close()
             assert cancelled.wait(60)  # before the text can end
         assert [text.result(60).status_code for text in texts] == [200] * others
-    server.wait_until(lambda figures: figures.get(GONE, 0) == before.get(GONE, 0) + 1)
+    server.wait_until(
+        lambda figures: figures.get(DISCONNECTED, 0) == before.get(DISCONNECTED, 0) + 1
+    )
     server.wait_until(
         lambda figures: figures[WAITING] == figures[RUNNING] == figures[RESERVED] == 0
     )

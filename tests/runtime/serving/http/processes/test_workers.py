@@ -128,7 +128,7 @@ def test_a_client_that_reads_nothing_delays_no_other(bundle: Path) -> None:
     # 5 MB, more than the system buffers for a socket.
     much = LONG | {"prompt": ["a"] * 60, "n": 2, "temperature": 1, "logprobs": 20, "stream": True}
     body = json.dumps(much | {"model": "tiny"}).encode()
-    gone = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+    disconnected = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
     tiny = ServedBundle("tiny", bundle)
     with serving(tiny, open_engine=in_process(max_batch_size=16)) as running:
         with connected(running, receive_buffer=4096) as slow:
@@ -137,4 +137,4 @@ def test_a_client_that_reads_nothing_delays_no_other(bundle: Path) -> None:
             running.wait_until(lambda figures: figures[RUNNING] > 0)
             assert running.complete(**LONG).json()["choices"][0]["finish_reason"] == "length"
             running.wait_until(lambda figures: figures[RUNNING] == figures[WAITING] == 0)
-        running.wait_until(lambda figures: gone in figures)
+        running.wait_until(lambda figures: disconnected in figures)
