@@ -46,12 +46,12 @@ class Limits(ValidatedConfig):
         (4096, 4096),
     ],
 )
-def test_a_size_of_memory_is_a_number_of_bytes(text: object, size: int) -> None:
+def test_a_memory_size_is_parsed_to_bytes(text: object, size: int) -> None:
     assert Limits(memory=text).memory == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "3 parsecs", "1e9", "nan", -1])
-def test_anything_else_is_no_size(text: object) -> None:
+def test_any_other_text_is_refused_as_a_size(text: object) -> None:
     with pytest.raises(UsageError, match=r"memory is .*, not a size; allowed: e\.g\. 512MiB"):
         Limits(memory=text)
 
@@ -61,7 +61,7 @@ def test_the_home_directory_is_expanded_in_paths(monkeypatch: pytest.MonkeyPatch
     assert Limits(file="~/rows.jsonl").file == Path("/home/me/rows.jsonl")
 
 
-def test_what_json_does_not_hold_is_refused() -> None:
+def test_values_that_json_cannot_hold_are_refused() -> None:
     for share in (math.inf, math.nan):
         with pytest.raises(UsageError, match=f"share is {share}; input should be a finite number"):
             Limits(share=share)
@@ -69,14 +69,14 @@ def test_what_json_does_not_hold_is_refused() -> None:
         Limits(file="caf\udce9")
 
 
-def test_other_kinds_than_a_path_or_a_mapping_are_refused_in_plain_words() -> None:
+def test_values_of_the_wrong_type_are_refused_in_plain_words() -> None:
     with pytest.raises(UsageError, match=r"file is \{\}; allowed: a path$"):
         Limits(file={})
     with pytest.raises(UsageError, match=r"inner is \[\]; allowed: a mapping of fields to values$"):
         Limits(inner=[])
 
 
-def test_numbers_with_commas_are_a_tuple() -> None:
+def test_comma_separated_numbers_become_a_tuple() -> None:
     assert Limits(sizes="1, 8").sizes == Limits(sizes=[1, 8]).sizes == (1, 8)
     with pytest.raises(UsageError, match="sizes is 'one'; allowed: comma-separated whole numbers"):
         Limits(sizes="one")
@@ -125,7 +125,7 @@ def test_model_validator_messages_are_reported_unchanged() -> None:
     ],
     ids=["bad elements", "nested", "a long text", "a mapping", "unknown fields", "a long name"],
 )
-def test_a_message_is_short_whatever_is_given(values: dict[str, Any], count: int) -> None:
+def test_a_message_is_short_for_any_value(values: dict[str, Any], count: int) -> None:
     with pytest.raises(UsageError) as caught:
         Limits(**values)
     assert len(caught.value.problems) == count
@@ -142,18 +142,18 @@ def test_unknown_fields_beyond_ten_are_counted() -> None:
 @pytest.mark.parametrize(
     "value", ["2x", "it's", [1, "a", None], (1,), (), {"a": [1.5]}, True, -7, b"a"]
 )
-def test_a_short_value_is_shown_as_repr_does(value: object) -> None:
+def test_a_short_value_is_shown_as_its_repr(value: object) -> None:
     assert shown(value) == repr(value)
 
 
 @pytest.mark.parametrize(
     "value", ["x" * 99, ["x"] * 99, {"a": list(range(99))}, [[1] * 99] * 99, (0.5,) * 99]
 )
-def test_a_long_value_is_shown_as_repr_begins(value: object) -> None:
+def test_a_long_value_is_shown_as_the_beginning_of_its_repr(value: object) -> None:
     assert shown(value) == repr(value)[:80] + "…"
 
 
-def test_a_value_that_holds_itself_is_shown() -> None:
+def test_a_value_that_contains_itself_is_shown() -> None:
     endless: list[object] = []
     endless.append(endless)
     assert shown(endless) == "[" * 80 + "…"

@@ -38,7 +38,7 @@ SPELLED_OUT = {  # for type checkers
 
 
 @pytest.mark.parametrize("name", SPELLED_OUT)
-def test_types_that_python_spells_out_are_those_of_the_file(name: str) -> None:
+def test_literal_types_in_python_equal_the_file(name: str) -> None:
     assert constants.names(name) == SPELLED_OUT[name]
 
 

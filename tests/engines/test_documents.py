@@ -64,7 +64,7 @@ def test_special_files_do_not_block(
         read_json(tmp_path / "file", CheckpointError)
 
 
-def test_the_deepest_nesting_and_a_link_to_a_file_are_read(tmp_path: Path) -> None:
+def test_the_deepest_allowed_nesting_and_a_link_to_a_file_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\xef\xbb\xbf" + nested(MAX_NESTING))
     (tmp_path / "link").symlink_to("file")
     assert isinstance(read_json(tmp_path / "link", CheckpointError), list)

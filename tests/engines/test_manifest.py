@@ -23,7 +23,7 @@ def edited(bundle: EngineBundle, edit: Callable[[dict[str, Any]], object]) -> st
     return json.dumps(document | {"digest": document_digest(document)})
 
 
-def test_text_and_back(bundle: EngineBundle) -> None:
+def test_a_manifest_survives_serialisation(bundle: EngineBundle) -> None:
     text = bundle.manifest.to_json()
     assert Manifest.from_json(text, "manifest.json") == bundle.manifest
     assert Manifest.from_json(text, "manifest.json").to_json() == text
@@ -81,7 +81,7 @@ def _end_at(document: dict[str, Any], ends: list[int]) -> None:
     document["model"].update(end_token_ids=ends)
 
 
-def test_several_ends_of_text_reach_the_model_and_one_keeps_the_bytes(bundle: EngineBundle) -> None:
+def test_several_end_tokens_reach_the_model_and_one_keeps_the_bytes(bundle: EngineBundle) -> None:
     assert "end_token_ids" not in bundle.manifest.to_json()
     text = edited(bundle, lambda document: _end_at(document, [2, 5, 3]))
     read = Manifest.from_json(text, "manifest.json")
@@ -91,7 +91,7 @@ def test_several_ends_of_text_reach_the_model_and_one_keeps_the_bytes(bundle: En
     assert Manifest.from_json(alone, "manifest.json").model.end_token_ids == (2,)
 
 
-def test_all_problems_are_reported_at_once(bundle: EngineBundle) -> None:
+def test_all_problems_are_reported_together(bundle: EngineBundle) -> None:
     def edit(document: dict[str, Any]) -> None:
         document["model"]["num_layers"] = 0
         document["files"][0]["size"] = -1
@@ -115,7 +115,7 @@ def test_unknown_fields_are_ignored(bundle: EngineBundle) -> None:
     assert read.with_digest() == bundle.manifest
 
 
-def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
+def test_a_prompt_template_is_written_only_if_there_is_one(
     bundle: EngineBundle,
 ) -> None:
     assert "prompt_template" not in bundle.manifest.to_json()
@@ -124,7 +124,7 @@ def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
     assert Manifest.from_json(text, "manifest.json").prompt_template == "{prompt}\nTL;DR:"
 
 
-def test_manifest_includes_kernels_and_cache_type_if_given(bundle: EngineBundle) -> None:
+def test_kernels_and_cache_type_are_written_if_given(bundle: EngineBundle) -> None:
     assert not {"kernels", "kv_dtype", "table_dtype"} & set(bundle.manifest.to_json().split('"'))
     precision = bundle.manifest.precision.model_copy(update={"kv_dtype": "int8"})
     chosen = bundle.manifest.model_copy(update={"kernels": "skipdec", "precision": precision})
@@ -141,23 +141,25 @@ def test_a_manifest_with_a_wrong_digest_is_not_parsed(
         Manifest.from_json(text, "manifest.json")
 
 
-def test_the_manifest_names_no_place(bundle: EngineBundle, tmp_path: Path) -> None:
+def test_the_manifest_contains_no_path_of_this_machine(
+    bundle: EngineBundle, tmp_path: Path
+) -> None:
     assert str(tmp_path) not in bundle.manifest.to_json()
 
 
-def test_engines_by_kind(bundle: EngineBundle) -> None:
+def test_engines_are_grouped_by_kind(bundle: EngineBundle) -> None:
     manifest = bundle.manifest
     assert (manifest.embed.name, manifest.head.name) == ("embed", "head")
     assert [engine.name for engine in manifest.layers] == ["layer_000", "layer_001"]
 
 
 @pytest.mark.parametrize("path", ["", "/a", "a/../..", "..", "a\\b"])
-def test_a_path_may_not_leave_the_bundle(path: str) -> None:
+def test_a_path_that_leaves_the_bundle_is_refused(path: str) -> None:
     with pytest.raises(ValidationError, match="leaves the bundle"):
         FileRecord(path=path, size=0, sha256="0" * 64)
 
 
-def test_the_published_schema_is_the_manifest_model() -> None:
+def test_the_published_schema_is_that_of_the_manifest_model() -> None:
     """To update it: ``json.dumps(Manifest.model_json_schema(), indent=2, sort_keys=True)``."""
     published = Path(__file__).parents[2] / "docs" / "manifest.schema.json"
     assert json.loads(published.read_text()) == Manifest.model_json_schema()

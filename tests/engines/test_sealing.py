@@ -13,7 +13,7 @@ from skipdec.engines.documents import document_digest, sealed_text
 DOCUMENT = {"a": [1, {"digest": "0" * 64}], "name": '\n  "digest": "', "é": 0.5}
 
 
-def test_the_digest_is_of_the_bytes_with_zeros_in_its_place() -> None:
+def test_the_digest_hashes_the_bytes_with_its_own_digits_zeroed() -> None:
     lines = sealed_text(DOCUMENT).encode().splitlines(keepends=True)
     (index,) = (at for at, line in enumerate(lines) if line.startswith(b'  "digest": "'))
     found = re.fullmatch(rb'  "digest": "([0-9a-f]{64})",?\n', lines[index])
@@ -23,7 +23,7 @@ def test_the_digest_is_of_the_bytes_with_zeros_in_its_place() -> None:
     assert document_digest(DOCUMENT) == found[1].decode()
 
 
-def test_the_specifications_program_agrees() -> None:
+def test_the_program_in_the_specification_computes_the_same_digest() -> None:
     page = (Path(__file__).parents[2] / "docs" / "bundle-format.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}

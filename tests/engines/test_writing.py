@@ -34,7 +34,7 @@ def test_write_file_names_the_file() -> None:
     assert describe_os_error(caught.value).startswith("/dev/full | no space left on device; free")
 
 
-def test_what_stands_in_the_way_of_a_file_is_told_before_it_is_written(
+def test_problems_of_a_path_are_found_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file.json"
@@ -56,7 +56,7 @@ def test_what_stands_in_the_way_of_a_file_is_told_before_it_is_written(
     assert f"no permission to create files in {tmp_path}" in problem
 
 
-def test_replace_file_names_the_file_and_leaves_none(
+def test_replace_file_names_the_file_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:
@@ -68,7 +68,9 @@ def test_replace_file_names_the_file_and_leaves_none(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_name_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_of_weights_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import numpy as np
 
     def fail(descriptor: int) -> None:
@@ -87,7 +89,7 @@ def test_named_errors_keep_their_name(tmp_path: Path) -> None:
         (tmp_path / "inner").read_bytes()
 
 
-def test_a_librarys_error_on_a_full_disk_is_the_disks(
+def test_a_library_error_on_a_full_disk_becomes_an_os_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(LibraryError), naming_full_disk(tmp_path, LibraryError):

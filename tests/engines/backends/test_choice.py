@@ -47,7 +47,7 @@ def chosen(logits: Array, draws: list[TokenDraw]) -> list[int]:
     return [int(token) for token in tokens[:, 0]]
 
 
-def test_the_graph_is_a_valid_model_of_few_standard_operators() -> None:
+def test_the_graph_is_valid_and_has_few_standard_operators() -> None:
     model = onnx.load_from_string(choice_graph(choice()))
     onnx.checker.check_model(model, full_check=True)
     assert {entry.domain for entry in model.opset_import} == {""}
@@ -66,7 +66,7 @@ def test_the_graph_is_a_valid_model_of_few_standard_operators() -> None:
     ],
     ids=str,
 )
-def test_it_draws_what_the_host_draws(changes: dict[str, float]) -> None:
+def test_the_graph_draws_the_same_tokens_as_the_host(changes: dict[str, float]) -> None:
     rng = np.random.default_rng(7)
     logits = (3 * rng.standard_normal((ROWS, VOCAB))).astype(np.float32)
     uniforms = rng.random(ROWS)
@@ -76,14 +76,14 @@ def test_it_draws_what_the_host_draws(changes: dict[str, float]) -> None:
     assert chosen(logits, [TokenDraw.of(params, uniform) for uniform in uniforms]) == expected
 
 
-def test_of_equal_most_probable_tokens_it_takes_the_first() -> None:
+def test_the_first_of_equally_probable_tokens_is_drawn() -> None:
     logits = np.zeros((2, VOCAB), np.float32)
     logits[0, [31, 17, 90]] = logits[1, 60] = 5.0
     assert chosen(logits, [MOST_PROBABLE] * 2) == [17, 60]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_logits_that_are_not_finite_give_some_token(value: float) -> None:
+def test_non_finite_logits_still_give_a_token(value: float) -> None:
     logits = np.full((1, VOCAB), value, np.float32)
     params = SamplingParams(temperature=0.7, top_p=0.9)
     assert 0 <= chosen(logits, [TokenDraw.of(params, 0.4)])[0] < VOCAB

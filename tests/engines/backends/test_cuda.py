@@ -89,17 +89,17 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     return fake
 
 
-def test_a_gpu_that_is_not_there_is_refused(fake: FakeRuntime) -> None:
+def test_a_missing_gpu_is_refused(fake: FakeRuntime) -> None:
     with pytest.raises(EnvironmentMismatchError, match="has 2 CUDA devices"):
         cuda.CudaDevice(2)
 
 
-def test_a_device_is_described_in_its_drivers_words(fake: FakeRuntime) -> None:
+def test_a_device_is_described_as_its_driver_does(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice(1)
     assert (device.name, device.index, device.compute_capability) == ("NVIDIA H200", 1, "9.9")
 
 
-def test_a_failed_call_is_named_and_does_not_linger(fake: FakeRuntime) -> None:
+def test_a_failed_call_is_named_and_its_error_is_cleared(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
     fake.failing["cudaMemsetAsync"] = runtime.cudaError_t.cudaErrorUnknown
     with pytest.raises(DeviceError, match=r"cudaMemsetAsync \| failed with cudaErrorUnknown"):
@@ -107,7 +107,7 @@ def test_a_failed_call_is_named_and_does_not_linger(fake: FakeRuntime) -> None:
     assert "cudaGetLastError" in fake.calls
 
 
-def test_too_little_memory_names_what_is_free(fake: FakeRuntime) -> None:
+def test_an_out_of_memory_error_names_the_free_bytes(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
     fake.failing["cudaMalloc"] = runtime.cudaError_t.cudaErrorMemoryAllocation
     with pytest.raises(CapacityError, match=r"2,000 bytes needed at once, 100 free of 1,000"):
@@ -162,7 +162,7 @@ def test_nothing_is_freed_while_a_capture_begins_or_ends(fake: FakeRuntime, name
     assert fake.calls.count("cudaFree") == 2
 
 
-def test_a_capture_that_does_not_begin_leaves_a_usable_device(fake: FakeRuntime) -> None:
+def test_a_device_is_usable_after_a_capture_that_did_not_begin(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
     fake.failing["cudaStreamBeginCapture"] = runtime.cudaError_t.cudaErrorUnknown
     with pytest.raises(DeviceError, match="cudaStreamBeginCapture"):
@@ -171,7 +171,7 @@ def test_a_capture_that_does_not_begin_leaves_a_usable_device(fake: FakeRuntime)
     assert "cudaFree" in fake.calls
 
 
-def test_a_capture_that_failed_leaves_a_usable_device(fake: FakeRuntime) -> None:
+def test_a_device_is_usable_after_a_failed_capture(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
     device.begin_capture()
     fake.failing["cudaStreamEndCapture"] = runtime.cudaError_t.cudaErrorStreamCaptureInvalidated
@@ -181,7 +181,7 @@ def test_a_capture_that_failed_leaves_a_usable_device(fake: FakeRuntime) -> None
     assert "cudaFree" in fake.calls
 
 
-def test_a_capture_ends_whatever_stops_its_work(fake: FakeRuntime) -> None:
+def test_an_interrupt_ends_the_capture(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
 
     def stop() -> None:
@@ -195,7 +195,7 @@ def test_a_capture_ends_whatever_stops_its_work(fake: FakeRuntime) -> None:
     assert "cudaFree" in fake.calls
 
 
-def test_a_device_that_is_closed_ends_its_capture_first(fake: FakeRuntime) -> None:
+def test_closing_a_device_ends_its_capture_first(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice()
     device.begin_capture()
     device.close()
@@ -215,7 +215,7 @@ def device() -> Iterator[CudaDevice]:
 
 
 @pytest.mark.gpu
-def test_copies_fills_and_graphs_on_a_gpu(device: CudaDevice) -> None:
+def test_a_gpu_runs_copies_fills_and_graphs(device: CudaDevice) -> None:
     memory = DeviceMemory(device)
     cache = memory.empty((2, 3, 4, 2), "float16")  # [rows, N, T, D]
     assert cache.address % 256 == 0
@@ -245,7 +245,7 @@ def test_copies_fills_and_graphs_on_a_gpu(device: CudaDevice) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("row_bytes", [13, 16, 8192])
-def test_a_gpu_gathers_the_rows_that_an_index_names(device: CudaDevice, row_bytes: int) -> None:
+def test_a_gpu_gathers_the_indexed_rows(device: CudaDevice, row_bytes: int) -> None:
     memory = DeviceMemory(device)
     rows, index = memory.empty((5, row_bytes), "uint8"), memory.empty((4,), "int64")
     gathered = memory.empty((4, row_bytes), "uint8")

@@ -20,7 +20,7 @@ def device() -> HostDevice:
     return HostDevice()
 
 
-def test_copies_are_done_in_order_at_synchronize(device: HostDevice) -> None:
+def test_copies_run_in_order_at_synchronize(device: HostDevice) -> None:
     address = device.allocate(4)
     source, target = device.pinned(4), device.pinned(4)
     source[...] = [1, 2, 3, 4]
@@ -32,7 +32,7 @@ def test_copies_are_done_in_order_at_synchronize(device: HostDevice) -> None:
     assert target.tolist() == [1, 2, 9, 9]
 
 
-def test_a_graph_does_on_each_launch_what_was_captured_and_nothing_before(
+def test_a_graph_runs_the_captured_work_only_when_launched(
     device: HostDevice,
 ) -> None:
     address = device.allocate(1)
@@ -61,7 +61,7 @@ def test_calls_that_would_break_a_capture_are_refused(device: HostDevice, action
     getattr(device, action)(*arguments)
 
 
-def test_memory_is_freed_after_the_work_that_uses_it(device: HostDevice) -> None:
+def test_memory_is_freed_after_the_work_that_uses_it_has_run(device: HostDevice) -> None:
     memory = DeviceMemory(device)
     tensor = memory.empty((2, 8), "float32")
     address = tensor.address
@@ -79,7 +79,7 @@ def test_memory_is_freed_after_the_work_that_uses_it(device: HostDevice) -> None
         device.synchronize()
 
 
-def test_memory_freed_during_a_capture_is_no_part_of_the_graph(device: HostDevice) -> None:
+def test_a_free_during_a_capture_is_not_captured(device: HostDevice) -> None:
     address = device.allocate(8)
     device.begin_capture()
     device.free(address)
@@ -90,7 +90,7 @@ def test_memory_freed_during_a_capture_is_no_part_of_the_graph(device: HostDevic
     device.synchronize()
 
 
-def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(device: HostDevice) -> None:
+def test_work_after_a_failure_is_dropped_but_memory_is_freed(device: HostDevice) -> None:
     address, ran = device.allocate(8), []
     device.fill(1, 8, 0)  # nothing is allocated there
     device.enqueue(lambda: ran.append("behind"))
@@ -103,14 +103,14 @@ def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(device: 
     assert not ran
 
 
-def test_new_memory_is_nan_unless_its_owner_zeroes_it(device: HostDevice) -> None:
+def test_new_device_memory_is_nan_until_it_is_zeroed(device: HostDevice) -> None:
     assert np.isnan(device.bytes_at(device.allocate(100), 100).view(np.float16)).all()
     buffer = DeviceMemory(device).allocate(100)
     device.synchronize()
     assert not device.bytes_at(buffer.address, 100).any()
 
 
-def test_too_little_memory_names_the_numbers() -> None:
+def test_an_out_of_memory_error_names_the_numbers() -> None:
     device = HostDevice(limit=1000)
     kept = device.allocate(600)
     with pytest.raises(CapacityError, match=r"500 bytes needed at once, 400 free of 1,000"):
@@ -142,7 +142,7 @@ def test_tensors_in_the_wrong_place_are_named(device: HostDevice) -> None:
     assert "total_sequence_length is on the device" in problems[0]
 
 
-def test_a_rehearsal_is_a_device_by_name() -> None:
+def test_rehearsal_is_the_name_of_a_device() -> None:
     backend = open_backend("onnxruntime", device="rehearsal")
     assert isinstance(backend, OrtRehearsalBackend)
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_a_rehearsal_is_a_device_by_name() -> None:
         open_backend("onnxruntime", device="rehearsal", threads=2)
 
 
-def test_a_captured_copy_of_rows_follows_the_index_at_each_launch(device: HostDevice) -> None:
+def test_a_captured_row_copy_reads_its_index_at_each_launch(device: HostDevice) -> None:
     source, target, index = device.allocate(12), device.allocate(6), device.allocate(16)
     rows, chosen, seen = device.pinned(12), device.pinned(16), device.pinned(6)
     rows[...] = range(12)
@@ -173,7 +173,7 @@ def test_a_captured_copy_of_rows_follows_the_index_at_each_launch(device: HostDe
         assert seen.tolist() == expected
 
 
-def test_a_row_goes_to_a_cache_of_another_capacity(device: HostDevice) -> None:
+def test_a_row_is_copied_to_a_cache_of_another_capacity(device: HostDevice) -> None:
     memory = DeviceMemory(device)
     small, large = memory.empty((2, 2, 3, 1), "uint8"), memory.empty((1, 2, 5, 1), "uint8")
     held, seen = device.pinned(12), device.pinned(10)

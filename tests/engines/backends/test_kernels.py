@@ -42,7 +42,7 @@ def test_the_kernels_in_use_are_named(
 
 
 @pytest.mark.parametrize("make", [OrtBackend, OrtRehearsalBackend])
-def test_without_the_library_nothing_is_loaded(
+def test_a_bundle_is_refused_unloaded_if_the_library_is_missing(
     bundle: EngineBundle, make: Callable[[], EngineBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipdec.engines.kernels.library.find_library", lambda: None)

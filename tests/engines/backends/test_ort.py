@@ -24,16 +24,14 @@ def run_python(code: str, *arguments: str) -> str:
     return process.stdout + process.stderr
 
 
-def test_onnxruntime_collects_no_facts_for_its_maker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnxruntime_writes_no_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")  # which this process has set
     assert run_python("import skipdec; skipdec.use_shared_thread_pool(1)") == ""
     assert not list(tmp_path.iterdir())
 
 
-def test_a_pool_that_someone_else_shares_is_an_error_that_says_what_to_do() -> None:
+def test_a_thread_pool_set_by_another_library_is_refused_with_advice() -> None:
     output = run_python(
         "import onnxruntime, skipdec\n"
         "from skipdec.engines.backends.ort import session_options\n"
@@ -45,7 +43,7 @@ def test_a_pool_that_someone_else_shares_is_an_error_that_says_what_to_do() -> N
     assert "in place of onnxruntime.set_global_thread_pool_sizes" in output
 
 
-def test_a_pool_is_made_once_for_all_sessions_that_need_it_or_come_later(
+def test_a_thread_pool_is_created_once_for_all_later_sessions(
     exported: Callable[..., Path],
 ) -> None:
     output = run_python(
@@ -78,7 +76,7 @@ def test_a_pool_is_made_once_for_all_sessions_that_need_it_or_come_later(
 
 
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-def test_a_session_is_refused_where_the_system_has_no_memory_for_its_threads() -> None:
+def test_a_session_without_memory_for_its_threads_is_refused() -> None:
     output = run_python(
         "import resource, sys, numpy as np\n"
         "from pathlib import Path\n"

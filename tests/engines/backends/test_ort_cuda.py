@@ -58,7 +58,7 @@ def layer_arrays(bundle: EngineBundle, past: list[int], total: int) -> dict[Tens
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("past", [[5], [3, 5, 1], [0, 8]])
-def test_the_capacity_may_stand_for_the_longest_row(
+def test_total_sequence_length_may_be_the_capacity(
     exported: Exported, backend: OrtRehearsalBackend, dtype: str, past: list[int]
 ) -> None:
     """A captured step keeps ``total_sequence_length``, so it need not be exact."""
@@ -76,7 +76,7 @@ def test_the_capacity_may_stand_for_the_longest_row(
         np.testing.assert_array_equal(seen, wanted)
 
 
-def test_a_host_scalar_counts_as_it_was_when_bound(
+def test_a_host_scalar_keeps_the_value_it_had_when_bound(
     exported: Exported, backend: OrtRehearsalBackend
 ) -> None:
     bundle = EngineBundle.open(exported("pre_norm"))
@@ -108,7 +108,7 @@ def test_kernel_errors_appear_when_the_device_executes(
         (GpuSurvey(note="none at all"), r"no GPU \(none at all\); use device='cpu'"),
     ],
 )
-def test_an_onnxruntime_without_cuda_is_told_what_helps_on_this_machine(
+def test_an_onnxruntime_without_cuda_is_refused_with_advice(
     monkeypatch: pytest.MonkeyPatch, survey: GpuSurvey, advice: str
 ) -> None:
     monkeypatch.setattr(ort_cuda, "execution_providers", lambda: ["CPUExecutionProvider"])
@@ -143,7 +143,7 @@ def cuda_backend(monkeypatch: pytest.MonkeyPatch) -> OrtCudaBackend:
         ("Protobuf parsing failed", BundleError),
     ],
 )
-def test_operators_without_a_kernel_lead_to_another_export(
+def test_operators_without_a_kernel_are_refused_with_advice(
     exported: Exported,
     cuda_backend: OrtCudaBackend,
     monkeypatch: pytest.MonkeyPatch,
@@ -187,7 +187,7 @@ def test_sessions_run_on_cuda_without_a_memory_pattern_or_are_refused(
     assert arguments[2].enable_mem_pattern is False
 
 
-def test_onnxruntimes_log_is_quiet_while_any_session_opens_on_cuda(
+def test_onnxruntime_logs_nothing_while_a_cuda_session_opens(
     exported: Exported, cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session opens while another one does, as in two threads; the second fails."""
@@ -212,7 +212,7 @@ def test_onnxruntimes_log_is_quiet_while_any_session_opens_on_cuda(
 
 
 @pytest.mark.parametrize("unwritten", [TensorRole.PAST_KEY, TensorRole.PAST_VALUE])
-def test_a_rehearsed_engine_fails_on_caches_that_nobody_wrote(
+def test_a_rehearsed_engine_fails_on_unwritten_caches(
     exported: Exported, backend: OrtRehearsalBackend, unwritten: TensorRole
 ) -> None:
     """Attention on an H200 multiplied them by 0, and NaN stays NaN."""
@@ -229,7 +229,7 @@ def test_a_rehearsed_engine_fails_on_caches_that_nobody_wrote(
         backend.device.synchronize()
 
 
-def test_a_rehearsed_capture_fails_where_onnxruntime_would_allocate(
+def test_a_rehearsed_capture_fails_if_onnxruntime_would_allocate(
     exported: Exported, backend: OrtRehearsalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On CUDA the second run with a memory pattern allocates, and the first one always does."""

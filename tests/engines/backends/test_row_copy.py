@@ -91,7 +91,7 @@ class Thread:
 
 
 @pytest.mark.parametrize("row_bytes", [1, 13, 16, 48, 80])
-def test_the_kernel_copies_the_rows_that_the_index_names(row_bytes: int) -> None:
+def test_the_kernel_copies_the_indexed_rows(row_bytes: int) -> None:
     """Two threads per block copy rows of more and of fewer bytes than they take at once."""
     source = np.random.default_rng(0).integers(0, 256, (5, row_bytes)).astype(np.uint8)
     target = np.full((5, row_bytes), 7, np.uint8)

@@ -45,7 +45,7 @@ def on_device(loaded: Loaded) -> Loaded:
     return loaded
 
 
-def test_a_binding_reads_the_memory_as_it_is_at_each_run(loaded: Loaded) -> None:
+def test_each_run_reads_the_current_contents_of_bound_memory(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
     tensors = loaded.tensors(session, rows=2, step=1)
     hidden_states = tensors[TensorRole.HIDDEN_STATES]
@@ -61,7 +61,7 @@ def test_a_binding_reads_the_memory_as_it_is_at_each_run(loaded: Loaded) -> None
     np.testing.assert_array_equal(first, again)
 
 
-def test_hidden_states_may_be_input_and_output_at_once(loaded: Loaded) -> None:
+def test_hidden_states_may_be_input_and_output_in_one_buffer(loaded: Loaded) -> None:
     if loaded.backend.device is not None:
         pytest.skip("on a device, hidden states alternate between two buffers")
     session = loaded.session("layer_000")
@@ -72,7 +72,7 @@ def test_hidden_states_may_be_input_and_output_at_once(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize(("rows", "step", "past"), [(1, 4, 0), (3, 4, 0), (1, 1, 5), (3, 1, 5)])
-def test_the_cache_is_extended_in_place_and_not_touched_elsewhere(
+def test_the_cache_is_extended_in_place_and_unchanged_elsewhere(
     loaded: Loaded, rows: int, step: int, past: int
 ) -> None:
     session = loaded.session("layer_000")
@@ -114,7 +114,7 @@ def test_the_first_rows_of_larger_buffers_bind_without_a_copy(loaded: Loaded) ->
     assert (loaded.get(output)[2:] == 5).all()
 
 
-def test_a_released_binding_lets_its_tensors_go(loaded: Loaded) -> None:
+def test_a_released_binding_frees_its_tensors(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
     tensors = loaded.tensors(session, rows=1, step=1)
     binding = session.bind(tensors)
@@ -128,7 +128,7 @@ def test_a_released_binding_lets_its_tensors_go(loaded: Loaded) -> None:
     assert kept() is None
 
 
-def test_all_wrong_tensors_are_named_at_once(loaded: Loaded) -> None:
+def test_all_wrong_tensors_are_named_together(loaded: Loaded) -> None:
     session = loaded.session("layer_000")
     tensors = loaded.tensors(session, rows=2, step=1)
     del tensors[TensorRole.PRESENT_KEY]

@@ -66,14 +66,14 @@ def test_weights_are_hashed_while_copied(bundle: EngineBundle, name: str) -> Non
 
 
 @WITH_KERNELS
-def test_a_file_that_ends_early_is_an_error(bundle: EngineBundle) -> None:
+def test_a_truncated_weights_file_is_refused(bundle: EngineBundle) -> None:
     path = bundle.path / bundle.manifest.layers[0].weights[0]
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BundleError, match=r"has .* bytes; expected"):
         Generator(bundle, OrtBackend(weights="copied"))
 
 
-def test_onnx_runtimes_operators_would_copy_twice(bundle: EngineBundle) -> None:
+def test_weights_are_not_copied_for_onnx_runtimes_operators(bundle: EngineBundle) -> None:
     bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"kernels": None}))
     with pytest.raises(UsageError, match="copy weights into their own layout"):
         Generator(bundle, OrtBackend(weights="copied"))
@@ -86,13 +86,15 @@ def test_onnx_runtimes_operators_would_copy_twice(bundle: EngineBundle) -> None:
         ("rehearsal", "copied", "engines run on rehearsal; leave it out"),
     ],
 )
-def test_where_weights_can_lie(device: str, weights: str, problem: str) -> None:
+def test_unsupported_places_of_weights_are_refused(device: str, weights: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         open_backend("onnxruntime", device=device, weights=weights)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int8"}, {"dtype": "float16"}])
-def test_tensors_are_where_onnx_finds_them(exported: Exported, options: dict[str, str]) -> None:
+def test_external_tensors_are_found_where_onnx_finds_them(
+    exported: Exported, options: dict[str, str]
+) -> None:
     bundle = EngineBundle.open(exported("pre_norm", **options))
     for engine in bundle.manifest.engines:
         path = bundle.path / engine.graph

@@ -72,7 +72,7 @@ def test_a_missing_file_does_not_open(bundle: EngineBundle, file: str) -> None:
         EngineBundle.open(bundle.path)
 
 
-def test_all_damaged_files_are_named_at_once(bundle: EngineBundle) -> None:
+def test_all_damaged_files_are_named_together(bundle: EngineBundle) -> None:
     for file in FILES[3:6]:
         (bundle.path / file).unlink()
     with pytest.raises(BundleError) as raised:
@@ -111,7 +111,7 @@ def test_invalid_names_are_bundle_errors(name: str, reason: str) -> None:
     ],
     ids=["nothing", "loop", "file", "directory", "checkpoint", "unfinished"],
 )
-def test_error_says_what_was_found_instead_of_a_bundle(
+def test_the_error_names_what_was_found_instead_of_a_bundle(
     tmp_path: Path, make: object, text: str
 ) -> None:
     assert callable(make)
@@ -120,21 +120,21 @@ def test_error_says_what_was_found_instead_of_a_bundle(
         EngineBundle.open(tmp_path / "name")
 
 
-def test_only_listed_files_are_handed_out(bundle: EngineBundle) -> None:
+def test_only_listed_files_can_be_read(bundle: EngineBundle) -> None:
     assert bundle.file("engines/onnxruntime/head.onnx").is_file()
     for path in ("../outside", "/etc/passwd", "engines/onnxruntime/other.onnx"):
         with pytest.raises(BundleError, match="lists no file"):
             bundle.file(path)
 
 
-def test_a_file_above_its_readers_limit_is_not_read(bundle: EngineBundle) -> None:
+def test_a_file_larger_than_the_limit_is_not_read(bundle: EngineBundle) -> None:
     size = len(bundle.read("tokenizer.json"))
     assert len(bundle.read("tokenizer.json", limit=size)) == size
     with pytest.raises(BundleError, match=f"tokenizer.json.*larger than {size - 1:,} bytes, the"):
         bundle.read("tokenizer.json", limit=size - 1)
 
 
-def test_a_new_schedule_is_a_new_file_and_changes_nothing_else(bundle: EngineBundle) -> None:
+def test_a_new_schedule_replaces_the_file_and_changes_nothing_else(bundle: EngineBundle) -> None:
     path = bundle.path / "schedule.json"
     mapped = path.open("rb")  # a process that still reads the old one
     before = path.read_bytes()

@@ -88,6 +88,6 @@ def test_engines_the_runtime_can_run_pass(described: Manifest) -> None:
         ),
     ],
 )
-def test_engines_the_runtime_can_not_run_are_refused(described: Manifest, problem: str) -> None:
+def test_engines_the_runtime_cannot_run_are_refused(described: Manifest, problem: str) -> None:
     with pytest.raises(BundleError, match=problem):
         check_contract(described)

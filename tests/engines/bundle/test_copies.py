@@ -30,7 +30,7 @@ def test_a_damaged_bundle_is_not_copied(bundle: EngineBundle, tmp_path: Path) ->
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_bundle_that_is_replaced_meanwhile_is_not_copied(
+def test_a_bundle_replaced_during_the_copy_is_not_copied(
     bundle: EngineBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_hollow_bundle(tmp_path / "other", ExitSchedule.full(2), source={"of": "another"})
@@ -48,7 +48,7 @@ def test_a_bundle_that_is_replaced_meanwhile_is_not_copied(
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_copy_is_saved_in_one_step(bundle: EngineBundle, tmp_path: Path) -> None:
+def test_a_copy_is_saved_atomically(bundle: EngineBundle, tmp_path: Path) -> None:
     saved = bundle.save(tmp_path / "copy")
     assert saved.manifest == bundle.manifest
     assert (saved.path / "README.md").read_text() == (bundle.path / "README.md").read_text()

@@ -39,7 +39,7 @@ def test_a_link_in_place_of_a_directory_empties_nothing(
     make_bundle(tmp_path / "bundle")
 
 
-def test_a_planted_old_bundle_is_not_put_in_the_place_of_a_missing_one(
+def test_a_planted_old_bundle_does_not_replace_a_missing_one(
     tmp_path: Path, make_bundle: MakeBundle
 ) -> None:
     planted = make_bundle(tmp_path / "planted").path
@@ -84,13 +84,15 @@ def test_leftovers_of_a_killed_write_are_reused_by_the_next(tmp_path: Path) -> N
         (lambda path: path.symlink_to(path), "is a link to"),
     ],
 )
-def test_only_a_file_is_opened(tmp_path: Path, make: Callable[[Path], None], text: str) -> None:
+def test_only_a_regular_file_is_opened(
+    tmp_path: Path, make: Callable[[Path], None], text: str
+) -> None:
     make(tmp_path / "lock")
     with pytest.raises(BundleError, match=text):
         open_own(tmp_path / "lock")
 
 
-def test_a_directory_that_all_may_write_to_is_refused(tmp_path: Path) -> None:
+def test_a_world_writable_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     require_own_directory(tmp_path)
     tmp_path.chmod(0o777)
@@ -99,7 +101,7 @@ def test_a_directory_that_all_may_write_to_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_foreign_directory_is_refused_unless_its_parent_is_theirs_too(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_refused_unless_its_parent_is_foreign_too(tmp_path: Path) -> None:
     directory = tmp_path / ".bundle.partial"
     directory.mkdir()
     os.chown(directory, 12345, -1)

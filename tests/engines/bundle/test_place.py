@@ -59,26 +59,28 @@ def seen(place: Place) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("made", [tuned_place, rounded_place, evaluation_place])
-def test_a_dash_is_no_name_of_a_result(made: Callable[[Path], Place], tmp_path: Path) -> None:
+def test_a_dash_is_refused_as_the_name_of_a_result(
+    made: Callable[[Path], Place], tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="is not stdout here; give another name"):
         made(tmp_path / "-").check(force=False)
 
 
-def test_the_root_of_the_file_system_is_no_place() -> None:
+def test_the_root_of_the_file_system_is_refused_as_a_target() -> None:
     with pytest.raises(UsageError, match="is the root of the file system"):
         check_target(Path("/"), force=True)
     with pytest.raises(BundleError, match="is not a bundle: it has no manifest"):
         EngineBundle.open("/")
 
 
-def test_a_result_that_was_half_deleted_is_out_of_the_way(place: Place) -> None:
+def test_a_half_deleted_result_does_not_block_the_next(place: Place) -> None:
     write(place, "first")
     (place.old / "weights").mkdir(parents=True)  # killed while it deleted: its mark went first
     write(place, "second", force=True)
     assert seen(place) == ("second", ["result"])
 
 
-def test_a_swap_killed_between_its_renames_is_undone_before_the_next(
+def test_a_swap_killed_between_its_renames_is_undone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(place, "first")
@@ -95,7 +97,7 @@ def test_a_swap_killed_between_its_renames_is_undone_before_the_next(
     assert seen(place) == ("second", ["result"])
 
 
-def test_an_error_leaves_what_was_there(place: Place) -> None:
+def test_an_error_leaves_the_old_result(place: Place) -> None:
     write(place, "first")
     with pytest.raises(TypeError):
         write(place, None, force=True)  # type: ignore[arg-type]
@@ -103,7 +105,7 @@ def test_an_error_leaves_what_was_there(place: Place) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
-def test_a_result_that_the_file_system_does_not_move_is_refused_before_the_work(
+def test_a_result_that_cannot_be_renamed_is_refused_before_work(
     place: Place, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     write(place, "first")
@@ -116,7 +118,7 @@ def test_a_result_that_the_file_system_does_not_move_is_refused_before_the_work(
     assert seen(place) == ("first", ["result"])
 
 
-def test_an_empty_directory_of_an_image_takes_a_result_and_an_empty_mount_does_not(
+def test_a_result_replaces_an_empty_image_directory_but_no_mount(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.target.mkdir()
@@ -129,13 +131,13 @@ def test_an_empty_directory_of_an_image_takes_a_result_and_an_empty_mount_does_n
     assert seen(place) == ("first", ["result"])
 
 
-def test_names_that_can_not_be_exchanged_stay(tmp_path: Path) -> None:
+def test_a_failed_exchange_leaves_both_names(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     assert not bundle_place.exchange(tmp_path / "one", tmp_path / "none")
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
-def test_a_swap_that_fails_keeps_the_old_result_and_the_new_one(
+def test_a_failed_swap_keeps_the_old_and_the_new_result(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(place, "first")
@@ -146,6 +148,6 @@ def test_a_swap_that_fails_keeps_the_old_result_and_the_new_one(
     assert (place.partial / place.mark).read_text() == "second"
 
 
-def test_one_writes_at_a_time(place: Place) -> None:
+def test_only_one_writer_may_write_at_a_time(place: Place) -> None:
     with WriterLock(place.target), pytest.raises(BundleError, match="written by process"):
         write(place, "second")

@@ -37,7 +37,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, make_bundle: MakeBundle) 
     assert contents(make_bundle(tmp_path / "other", seed=1).path) != contents(first.path)
 
 
-def test_stray_and_sibling_files_are_gone_after_publishing(
+def test_publishing_deletes_stray_and_sibling_files(
     tmp_path: Path, make_engine_files: Callable[..., Any]
 ) -> None:
     with BundleWriter(tmp_path / "bundle") as writer:
@@ -51,7 +51,7 @@ def test_stray_and_sibling_files_are_gone_after_publishing(
     assert hidden_names(tmp_path) == []
 
 
-def test_nothing_is_published_if_a_file_is_not_as_listed(
+def test_nothing_is_published_if_a_file_differs_from_the_manifest(
     tmp_path: Path, make_engine_files: Callable[..., Any]
 ) -> None:
     with BundleWriter(tmp_path / "bundle") as writer:
@@ -72,7 +72,7 @@ def test_resume_keeps_the_files_of_an_interrupted_run_but_not_its_manifest(tmp_p
         assert list(writer.directory.iterdir()) == []
 
 
-def test_a_second_writer_is_refused_with_the_first_one_s_process_id(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_first_writers_process_id(tmp_path: Path) -> None:
     with (
         BundleWriter(tmp_path / "bundle"),
         pytest.raises(BundleError, match=f"process {os.getpid()}"),
@@ -83,7 +83,7 @@ def test_a_second_writer_is_refused_with_the_first_one_s_process_id(tmp_path: Pa
         pass  # the lock is free again
 
 
-def test_a_killed_writer_blocks_nobody(tmp_path: Path) -> None:
+def test_a_killed_writer_does_not_block_the_next(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path;"
         "from skipdec.engines.bundle.writer import BundleWriter;"
@@ -105,9 +105,7 @@ def test_a_killed_writer_blocks_nobody(tmp_path: Path) -> None:
         pass
 
 
-def test_leftovers_of_a_kill_after_publishing_are_deleted_next_time(
-    tmp_path: Path, make_bundle: MakeBundle
-) -> None:
+def test_leftovers_of_a_killed_writer_are_deleted(tmp_path: Path, make_bundle: MakeBundle) -> None:
     make_bundle(tmp_path / "bundle")
     (tmp_path / ".bundle.lock").touch()
     (tmp_path / ".bundle.old").mkdir()
@@ -120,7 +118,7 @@ def test_leftovers_of_a_kill_after_publishing_are_deleted_next_time(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_directory_that_is_no_bundle_is_never_replaced(tmp_path: Path, force: bool) -> None:
+def test_a_directory_that_is_not_a_bundle_is_never_replaced(tmp_path: Path, force: bool) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UsageError, match="is not a bundle"):
         check_target(tmp_path, force=force)
@@ -139,7 +137,9 @@ def test_a_bundle_is_replaced_only_with_force(tmp_path: Path, make_bundle: MakeB
     assert hidden_names(tmp_path) == []
 
 
-def test_an_empty_directory_is_a_free_name(tmp_path: Path, make_bundle: MakeBundle) -> None:
+def test_an_empty_directory_is_replaced_without_force(
+    tmp_path: Path, make_bundle: MakeBundle
+) -> None:
     (tmp_path / "bundle").mkdir()
     assert make_bundle(tmp_path / "bundle").path == tmp_path / "bundle"
 
@@ -184,7 +184,7 @@ def run_and_die_before_step(number: int, action: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("kernel_exchanges", [True, False])
-def test_killed_at_any_step_of_a_replacement_old_or_new_opens_whole(
+def test_a_bundle_opens_whole_after_a_kill_at_any_step_of_a_replacement(
     tmp_path: Path, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch, kernel_exchanges: bool
 ) -> None:
     if not kernel_exchanges:
@@ -209,7 +209,7 @@ def test_killed_at_any_step_of_a_replacement_old_or_new_opens_whole(
     assert seen == {False, True}
 
 
-def test_killed_at_any_step_of_a_first_export_nothing_half_opens(
+def test_no_partial_bundle_opens_after_a_kill_at_any_step(
     tmp_path: Path, make_bundle: MakeBundle
 ) -> None:
     whole = contents(make_bundle(tmp_path / "whole").path)

@@ -56,7 +56,7 @@ def process(directory: Path, groups: str, root: str = "/", **files: str) -> Path
         ("", "/", {}, 4096),
     ],
 )  # fmt: skip
-def test_available_memory_is_the_least_that_the_machine_and_each_group_has_left(
+def test_available_memory_is_the_minimum_over_machine_and_groups(
     tmp_path: Path, groups: str, root: str, files: dict[str, str], expected: int
 ) -> None:
     machine = {"meminfo": "MemTotal: 9 kB\nMemAvailable: 4 kB"}
@@ -85,11 +85,11 @@ def test_a_system_without_proc_has_no_limits(tmp_path: Path) -> None:
     assert 1 << 28 < available_memory(tmp_path, tmp_path / "meminfo") < NO_LIMIT // 4
 
 
-def test_caches_may_take_half_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_may_take_half_of_the_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 200_000_000)
     assert HostMemory().available_bytes() == 100_000_000
 
 
-def test_memory_that_cannot_be_had_is_a_capacity_error() -> None:
+def test_memory_that_cannot_be_allocated_is_a_capacity_error() -> None:
     with pytest.raises(CapacityError, match=f"{1 << 60:,} bytes could not be allocated"):
         HostMemory().allocate(1 << 60)

@@ -28,14 +28,14 @@ def test_numbers_are_whole_and_texts_complete_at_every_width(width: int, count: 
     assert LONG in re.sub(r"\d{4}\.\d×|\s", "", text)
 
 
-def test_a_pipe_gets_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
     Table(["schedule", *NUMBERS], [[LONG * 3, *NUMBERS]]).print(result_console())
     _heading, row = capsys.readouterr().out.splitlines()
     assert row.split() == [LONG * 3, *NUMBERS]
     assert len(row) < 400
 
 
-def test_facts_are_one_line_each_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_one_line_per_fact(capsys: pytest.CaptureFixture[str]) -> None:
     facts([("model", LONG * 3), ("source", ""), ("size", "x")]).print(result_console())
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [f"model  {LONG * 3}", "size   x"]
@@ -52,7 +52,7 @@ def test_markdown_shows_cells_literally() -> None:
 
 
 @pytest.mark.parametrize("width", [100, 60])
-def test_inspect_and_doctor_keep_their_figures(
+def test_inspect_and_doctor_never_cut_a_figure(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -58,7 +58,9 @@ def test_missing_gpus_have_a_reason(
     assert note in str(survey.note)
 
 
-def test_without_cuda_bindings_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cuda_bindings_are_reported_with_the_pip_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(gpus, "missing_modules", lambda extra: ("cuda.bindings",))
     monkeypatch.setattr(gpus, "_has_no_driver", lambda: False)
     found = gpus.survey_gpus()

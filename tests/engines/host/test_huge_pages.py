@@ -26,7 +26,7 @@ sys.exit(7)
         ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
     ],
 )
-def test_restart_sets_the_tunable_unless_the_user_did(before: str, after: str) -> None:
+def test_the_restart_sets_the_tunable_unless_the_user_did(before: str, after: str) -> None:
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, "an argument", "-x"],
         env=os.environ | {"GLIBC_TUNABLES": before},

@@ -35,7 +35,7 @@ HERE = Path(__file__)
         (None, "pip install '.[plot]'"),
     ],
 )
-def test_an_extra_comes_from_where_skipdec_came(
+def test_the_command_installs_an_extra_from_skipdecs_own_source(
     monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, command: str
 ) -> None:
     text = None if origin is None else json.dumps(origin)
@@ -43,7 +43,7 @@ def test_an_extra_comes_from_where_skipdec_came(
     assert install_command("plot") == command
 
 
-def test_a_checkout_that_is_not_installed_has_a_version_and_a_path(
+def test_an_uninstalled_checkout_has_a_version_and_a_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(installation, "distribution", Mock(side_effect=PackageNotFoundError))

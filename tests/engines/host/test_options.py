@@ -58,7 +58,7 @@ def run(*arguments: str) -> tuple[Any, Config | None]:
     return result, built[0] if built else None
 
 
-def test_omitted_options_have_the_fields_default() -> None:
+def test_omitted_options_have_the_default_of_the_field() -> None:
     _, config = run("here")
     assert config is not None
     assert config == Config(source=Path("here"))
@@ -69,7 +69,7 @@ class Choice(ValidatedConfig):
     target: Annotated[Literal["cpu", "gpu"], Option()] = Field(description="what runs it")
 
 
-def test_a_choice_that_is_missing_is_refused_with_what_is_allowed() -> None:
+def test_a_missing_choice_is_refused_with_the_allowed_values() -> None:
     app = typer.Typer(rich_markup_mode=None)
 
     @app.command("make")
@@ -126,7 +126,7 @@ def test_every_kind_of_option_reaches_its_field() -> None:
         ),
     ],
 )
-def test_both_callers_are_refused_in_the_same_words(
+def test_python_and_the_command_get_the_same_error(
     arguments: list[str], values: dict[str, object], text: str
 ) -> None:
     result, _ = run("here", *arguments)
@@ -141,7 +141,7 @@ def test_both_callers_are_refused_in_the_same_words(
     assert f"error: make | {text}" in result.stderr
 
 
-def test_all_problems_come_at_once_under_the_options_names() -> None:
+def test_all_problems_are_reported_together_by_option_name() -> None:
     result, _ = run("here", "-j", "0", "--force", "--no-verify", "--grid-columns", "3")
     for problem in ("--jobs is 0", "--force needs --verify", "--grid is missing; give it"):
         assert problem in result.stderr
@@ -181,7 +181,7 @@ def written(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
         ),
     ],
 )
-def test_a_file_has_all_fields_and_options_override_it(
+def test_a_file_may_set_all_fields_and_options_override_it(
     tmp_path: Path, name: str, text: str
 ) -> None:
     file = written(tmp_path, text, name)
@@ -223,7 +223,7 @@ def test_a_file_has_all_fields_and_options_override_it(
         ("{}", "a.json", "{file} | ends in '.json'; allowed: .yaml, .yml, .toml"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_by_file_and_key(
+def test_errors_in_a_file_name_the_file_and_the_key(
     tmp_path: Path, text: str, name: str, problem: str
 ) -> None:
     file = written(tmp_path, text, name)
@@ -240,7 +240,7 @@ def test_a_missing_argument_is_refused(tmp_path: Path) -> None:
     ("name", "problem"),
     [("no.yaml", "No such file or directory"), ("folder.yaml", "is a directory")],
 )
-def test_what_is_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> None:
+def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path, name: str, problem: str) -> None:
     (tmp_path / "folder.yaml").mkdir()
     result, _ = run("here", "--config", str(tmp_path / name))
     assert result.exit_code == 2

@@ -37,7 +37,7 @@ def test_a_quota_bounds_the_processors(
     assert processor.available_cores() == cores
 
 
-def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_gets_its_threads_from_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "processor_quota", lambda: 1.5)
     assert session_options(None).intra_op_num_threads == 2
 
@@ -45,7 +45,7 @@ def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("block_size", "of_kernels", "rest"), [(64, "3", 1), (16, "", 3)])
 @pytest.mark.usefixtures("four_processors")
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-def test_threads_go_to_whoever_computes_products(
+def test_the_library_that_computes_products_gets_the_threads(
     tmp_path: Path, block_size: int, of_kernels: str, rest: int
 ) -> None:
     precision = PrecisionSpec(quantize="int4", block_size=block_size, accuracy_level=4)
@@ -69,7 +69,7 @@ def test_threads_go_to_whoever_computes_products(
         ("aarch64", "asimd", None),
     ],
 )
-def test_onnxruntime_keeps_int8_products_exact_where_they_could_saturate(
+def test_onnxruntime_computes_int8_products_without_saturation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str, expected: str | None
 ) -> None:
     monkeypatch.setattr(processor.platform, "machine", lambda: machine)

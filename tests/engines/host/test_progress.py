@@ -54,11 +54,11 @@ KEPT = ["opt: 2 texts", "  layer_000  1.0 MB", "loss 2.5", "wrote it"]
 WARNING = "warning: run: pip install 'skipdec[plot]'"
 
 
-def test_without_a_terminal_important_events_print_a_line(shown: Shown) -> None:
+def test_important_events_print_a_line_without_a_terminal(shown: Shown) -> None:
     assert shown().splitlines() == [WARNING, *KEPT]
 
 
-def test_quiet_leaves_warnings(shown: Shown) -> None:
+def test_quiet_prints_only_warnings(shown: Shown) -> None:
     assert shown(quiet=True).splitlines() == [WARNING]
     assert "tactics" not in shown(quiet=True, terminal=True)
 
@@ -67,7 +67,7 @@ def test_verbose_adds_a_line_for_each_item(shown: Shown) -> None:
     assert shown(verbose=True).splitlines() == [WARNING, *KEPT[:2], "  head", *KEPT[2:]]
 
 
-def test_silence_without_a_terminal_is_broken_at_times(shown: Shown) -> None:
+def test_progress_is_printed_at_intervals_without_a_terminal(shown: Shown) -> None:
     lines = shown(seconds=0).splitlines()
     assert lines[2:7] == [
         "building 0/2",
@@ -79,7 +79,7 @@ def test_silence_without_a_terminal_is_broken_at_times(shown: Shown) -> None:
     assert lines[7] == "tuning"
 
 
-def test_a_terminal_shows_a_bar_for_the_stage_and_one_for_each_part(shown: Shown) -> None:
+def test_a_terminal_shows_a_bar_per_stage_and_part(shown: Shown) -> None:
     written = shown(terminal=True)
     for text in ("building", "layer_000.t64", "layer_000.t128", "3/10", "4/10"):
         assert text in written
@@ -89,7 +89,7 @@ def test_a_terminal_shows_a_bar_for_the_stage_and_one_for_each_part(shown: Shown
 
 
 @pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, True), (ValueError, False)])
-def test_only_ctrl_c_is_answered_with_advice(error: type[BaseException], told: bool) -> None:
+def test_only_ctrl_c_prints_advice(error: type[BaseException], told: bool) -> None:
     console = Console(file=io.StringIO())
     progress = ConsoleProgress(quiet=True, advice=lambda: "run it again", console=console)
     with pytest.raises(error), progress:
@@ -97,7 +97,7 @@ def test_only_ctrl_c_is_answered_with_advice(error: type[BaseException], told: b
     assert ("run it again" in console.file.getvalue()) == told  # type: ignore[attr-defined]
 
 
-def test_lines_tell_the_time_left() -> None:
+def test_lines_show_the_time_left() -> None:
     file, seconds = io.StringIO(), count(0, 10)
     console = Console(file=file, width=200, get_time=lambda: float(next(seconds)))
     with ConsoleProgress(console=console, seconds_between_lines=0) as progress:

@@ -37,7 +37,7 @@ def interrupts(handlers: None) -> Interrupts:
     return installed
 
 
-def test_first_signal_asks_and_second_interrupts() -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), Interruption() as interruption:  # noqa: PT012
         assert not interruption.is_requested()
@@ -48,7 +48,7 @@ def test_first_signal_asks_and_second_interrupts() -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_deferred_signal_comes_when_the_block_has_ended(
+def test_a_deferred_signal_is_raised_at_the_end_of_the_block(
     interrupts: Interrupts, number: signal.Signals
 ) -> None:
     reached = []
@@ -59,7 +59,7 @@ def test_a_deferred_signal_comes_when_the_block_has_ended(
     assert (caught.value.number, reached) == (number, ["told", "the end"])
 
 
-def test_interrupt_swallowed_by_a_finaliser_is_raised_on_request(interrupts: Interrupts) -> None:
+def test_an_interrupt_swallowed_by_a_finaliser_is_raised_on_request(interrupts: Interrupts) -> None:
     raise_if_interrupted()
     with suppress(Interrupted):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -67,12 +67,12 @@ def test_interrupt_swallowed_by_a_finaliser_is_raised_on_request(interrupts: Int
         raise_if_interrupted()
 
 
-def test_a_program_that_has_no_handler_for_sigterm_is_ended_by_it() -> None:
+def test_sigterm_ends_a_program_without_a_handler() -> None:
     with interrupts_deferred():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_signal_that_was_switched_off_stays_off() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Interrupts().install()
     with interrupts_deferred():

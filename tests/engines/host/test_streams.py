@@ -24,7 +24,7 @@ from skipdec.engines.host.console import TRACEBACKS, print_json, reporting, repo
     ],
 )
 @pytest.mark.parametrize("name", ["out.jsonl", None])
-def test_system_errors_are_one_line(
+def test_system_errors_print_one_line(
     capsys: pytest.CaptureFixture[str], number: int, text: str, name: str | None
 ) -> None:
     @reports_errors
@@ -38,7 +38,7 @@ def test_system_errors_are_one_line(
 
 
 @pytest.mark.parametrize("error", [OSError("a library's own"), BrokenPipeError(errno.EPIPE, "")])
-def test_an_error_that_the_system_gave_no_number_and_a_closed_pipe_go_on(error: OSError) -> None:
+def test_errors_without_a_number_and_closed_pipes_propagate(error: OSError) -> None:
     @reports_errors
     def command() -> None:
         raise error
@@ -48,13 +48,13 @@ def test_an_error_that_the_system_gave_no_number_and_a_closed_pipe_go_on(error: 
     assert caught.value is error
 
 
-def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_shows_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRACEBACKS, "1")
     with pytest.raises(FileNotFoundError):
         reports_errors(lambda: os.stat("nowhere"))()  # noqa: PTH116
 
 
-def test_a_report_that_stdout_can_t_take_is_a_warning(
+def test_a_report_that_stdout_rejects_is_a_warning(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Path("/dev/full").open("w") as full:

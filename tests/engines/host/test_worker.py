@@ -20,20 +20,20 @@ from skipdec.exporter.verification.report import VerificationRequest
 READER = "ast"  # a module of Python's own that reads its stdin to the end
 
 
-def test_a_worker_that_nobody_asked_is_ended() -> None:
+def test_an_unused_worker_is_killed() -> None:
     with Worker(READER, []) as worker:
         assert worker.process.poll() is None
     assert worker.process.returncode == -signal.SIGKILL
 
 
-def test_worker_without_a_report_is_a_crash_with_its_last_output() -> None:
+def test_a_worker_without_a_report_has_crashed_with_its_last_output() -> None:
     with Worker(READER, []) as worker, pytest.raises(WorkerCrashError) as caught:
         worker.run("no source (", lambda _: None)
     assert caught.value.code == 1
     assert "SyntaxError" in caught.value.output
 
 
-def test_a_worker_killed_within_a_line_is_a_crash_with_its_output(tmp_path: Path) -> None:
+def test_a_worker_killed_within_a_line_has_crashed_with_its_output(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
         "sys.stdin.read()\n"
@@ -51,7 +51,7 @@ def test_a_worker_killed_within_a_line_is_a_crash_with_its_output(tmp_path: Path
     assert (caught.value.code, caught.value.output) == (-signal.SIGKILL, "caf\ufffd")
 
 
-def test_a_request_is_utf_8_in_every_locale() -> None:
+def test_a_request_is_sent_as_utf_8_in_every_locale() -> None:
     code = (
         "from skipdec.engines.host.worker import Worker\n"
         f"with Worker({READER!r}, []) as worker: print(worker.process.stdin.encoding)"
@@ -67,7 +67,7 @@ def test_a_request_is_utf_8_in_every_locale() -> None:
     assert done.stdout == "utf-8\n"
 
 
-def test_an_error_of_the_system_is_raised_with_its_file(tmp_path: Path) -> None:
+def test_a_system_error_is_raised_with_its_file(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     request = VerificationRequest(
         directory=tmp_path, source=CheckpointSource(model="opt-125m"), ranges=report
@@ -87,7 +87,7 @@ def test_an_error_of_the_system_is_raised_with_its_file(tmp_path: Path) -> None:
     assert caught.value.filename == str(report)
 
 
-def test_a_worker_ends_with_a_parent_that_was_killed() -> None:
+def test_a_worker_ends_when_its_parent_is_killed() -> None:
     sleeps = ["-n1", "-r1", "import time; time.sleep(600)"]  # of timeit; it reads no stdin
     code = (
         "import sys; from skipdec.engines.host.worker import Worker\n"
@@ -104,7 +104,7 @@ def test_a_worker_ends_with_a_parent_that_was_killed() -> None:
     assert ended == [worker]
 
 
-def test_the_environment_is_added_to_this_process() -> None:
+def test_a_worker_gets_this_environment_and_the_given_variables() -> None:
     added = {"PYTHONVERBOSE": "1"}
     with Worker(READER, [], added) as worker, pytest.raises(WorkerCrashError) as caught:
         worker.run("no source (", lambda _: None)
@@ -120,7 +120,7 @@ def test_the_environment_is_added_to_this_process() -> None:
         ("import os; os.abort()", 60, "was ended by SIGABRT"),
     ],
 )
-def test_a_worker_beyond_its_limits_ends_with_the_reason(
+def test_a_worker_that_exceeds_a_limit_ends_with_the_reason(
     statement: str, wall: float, reason: str
 ) -> None:
     limits = Limits(seconds=1, memory=1 << 30, wall=wall)
@@ -133,7 +133,7 @@ def test_a_worker_beyond_its_limits_ends_with_the_reason(
     assert caught.value.reason == reason
 
 
-def test_every_error_of_a_device_or_bundle_can_be_handed_over() -> None:
+def test_every_device_or_bundle_error_can_be_sent_between_processes() -> None:
     import_module("skipdec.engines.backends.rehearsal")
     kinds = [errors.SkipDecError]
     for kind in kinds:

@@ -18,7 +18,7 @@ HEAD_SIZES = [8, 24, 64, 72, 80, 96, 120, 128, 256]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_size", HEAD_SIZES)
-def test_prompts_and_steps_are_the_exact_attention_of_the_cached_rows(
+def test_prompts_and_steps_equal_exact_attention_over_the_cache(
     instruction_set: str, head_size: int, dtype: str
 ) -> None:
     node = Attention(2, 2, head_size, dtype, capacity=96)
@@ -62,7 +62,7 @@ def test_heads_of_long_caches_are_divided_between_threads(instruction_set: str) 
     np.testing.assert_array_equal(*steps)
 
 
-def test_ragged_rows_go_on_from_their_own_lengths(instruction_set: str) -> None:
+def test_ragged_rows_continue_from_their_own_lengths(instruction_set: str) -> None:
     """Padding left behind a row's end is overwritten and never read."""
     node = Attention(4, 2, 64, "float16", capacity=24)
     lengths = [3, 20, 11]
@@ -79,7 +79,7 @@ def test_ragged_rows_go_on_from_their_own_lengths(instruction_set: str) -> None:
         np.testing.assert_array_equal(y[b], whole[0, length:])
 
 
-def test_tokens_beyond_the_capacity_are_written_nowhere(instruction_set: str) -> None:
+def test_tokens_beyond_the_capacity_are_not_written(instruction_set: str) -> None:
     node = Attention(2, 2, 64, "float32", capacity=10)
     long, short = node.cache(2), node.cache(2)
     x = node.random_tokens(2, 14)
@@ -90,7 +90,7 @@ def test_tokens_beyond_the_capacity_are_written_nowhere(instruction_set: str) ->
     assert np.isnan(long.key[1, :, :4]).all()
 
 
-def test_a_row_of_nan_or_infinity_spoils_no_other(instruction_set: str) -> None:
+def test_a_non_finite_row_changes_no_other(instruction_set: str) -> None:
     for dtype in DTYPES:
         node = Attention(2, 2, 64, dtype, capacity=12)
         x = node.random_tokens(3, 10)
@@ -102,7 +102,7 @@ def test_a_row_of_nan_or_infinity_spoils_no_other(instruction_set: str) -> None:
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_what_is_not_finite_in_a_key_or_value_is_so_in_the_result(
+def test_a_non_finite_key_or_value_gives_a_non_finite_result(
     instruction_set: str, poison: float
 ) -> None:
     for dtype in DTYPES:
@@ -121,7 +121,7 @@ def test_a_position_outside_the_cache_is_refused(position: int) -> None:
         node.cache(2).step(node.random_tokens(2, 1), [0, position])
 
 
-def test_a_cache_that_is_copied_is_refused() -> None:
+def test_a_cache_not_bound_in_place_is_refused() -> None:
     node = Attention(capacity=10)
     cache = node.cache(1)
     feeds = {
@@ -141,7 +141,7 @@ def test_a_cache_that_is_copied_is_refused() -> None:
         ({"head_size": 12}, "must be a multiple of 8"),
     ],
 )
-def test_a_node_that_can_not_be_served_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_an_unsupported_node_is_refused(changes: dict[str, Any], words: str) -> None:
     node = Attention(**changes)
     with pytest.raises(Exception, match=words):
         node.cache(1).step(node.random_tokens(1, 1), [0])

@@ -66,7 +66,7 @@ def check(node: Attention, x: Array, y: Array, cache: Cache, past: list[int]) ->
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("head_size", "rotated"), SHAPES)
-def test_prompts_and_steps_are_placed_at_their_own_positions(
+def test_prompts_and_steps_are_rotated_to_their_own_positions(
     instruction_set: str, head_size: int, rotated: int, dtype: str
 ) -> None:
     node = placing(head_size, rotated, dtype=dtype, capacity=96)
@@ -100,14 +100,14 @@ def test_each_query_head_reads_the_key_head_of_its_group(instruction_set: str, g
 
 
 @pytest.mark.parametrize("part", ["inv_freq", "query_norm", "key_norm"])
-def test_each_operand_may_be_absent(instruction_set: str, part: str) -> None:
+def test_each_operand_is_optional(instruction_set: str, part: str) -> None:
     node = placing(64, 32, **{part: None})
     cache = node.cache(2)
     x = node.random_tokens(2, 7)
     check(node, x, cache.step(x, [0, 0]), cache, [0, 0])
 
 
-def test_a_key_whose_squares_overflow_is_nan_not_zero(instruction_set: str) -> None:
+def test_a_key_whose_squares_overflow_is_nan(instruction_set: str) -> None:
     node = Attention(1, 1, 8, capacity=2, key_norm=np.ones(8, np.float32))
     cache = node.cache(1)
     cache.step(np.full((1, 1, 24), 1e18, np.float32), [0])
@@ -116,7 +116,7 @@ def test_a_key_whose_squares_overflow_is_nan_not_zero(instruction_set: str) -> N
     assert np.isnan(cache.key[0, 0, 1]).all()
 
 
-def test_rates_of_zero_leave_the_bits_of_heads(instruction_set: str) -> None:
+def test_rates_of_zero_change_no_bit_of_heads(instruction_set: str) -> None:
     still = Attention(inv_freq=np.zeros(32, np.float32))
     x = still.random_tokens(2, 9)
     np.testing.assert_array_equal(
@@ -128,9 +128,7 @@ def test_rates_of_zero_leave_the_bits_of_heads(instruction_set: str) -> None:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_bits_depend_on_nothing_but_the_row(
-    monkeypatch: pytest.MonkeyPatch, data: st.DataObject
-) -> None:
+def test_bits_depend_only_on_the_row(monkeypatch: pytest.MonkeyPatch, data: st.DataObject) -> None:
     """Neither on the batch, the cuts, rows at other positions, the threads or the processor."""
     head_size, rotated = data.draw(st.sampled_from(SHAPES))
     kv_heads, group = data.draw(st.sampled_from([(1, 1), (2, 2), (1, 3), (2, 4), (1, 7), (1, 8)]))
@@ -178,7 +176,7 @@ def test_bits_depend_on_nothing_but_the_row(
         ({"norm_epsilon": -1.0}, "norm_epsilon must be 0 or more"),
     ],
 )
-def test_a_node_that_can_not_be_served_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_an_unsupported_node_is_refused(changes: dict[str, Any], words: str) -> None:
     node = placing(64, 64, **changes)
     with pytest.raises(Exception, match=words):
         node.cache(1).step(node.random_tokens(1, 1), [0])

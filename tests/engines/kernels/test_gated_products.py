@@ -94,7 +94,7 @@ def silu_of_half(products: Array) -> Array:
 
 @FORMS
 @pytest.mark.parametrize("shape", [(1, 1), (64, 16), (65, 24), (96, 112), (40, 172)])
-def test_any_rows_are_silu_of_the_gate_times_the_other(
+def test_any_number_of_rows_gives_silu_of_the_gate_times_the_other(
     instruction_set: str, shape: tuple[int, int], form: str
 ) -> None:
     layer = Layer.random(form, *shape, bias=shape[1] % 16 == 0)
@@ -121,7 +121,7 @@ def test_any_rows_are_silu_of_the_gate_times_the_other(
     bias=st.booleans(),
     exponent=st.integers(-20, 4),
 )
-def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
+def test_bits_are_independent_of_instruction_set_batch_and_threads(
     monkeypatch: pytest.MonkeyPatch,
     form: str,
     depth: int,
@@ -147,7 +147,7 @@ def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
 
 
 @FORMS
-def test_gates_far_from_zero_close_and_open(instruction_set: str, form: str) -> None:
+def test_gates_far_from_zero_are_closed_or_open(instruction_set: str, form: str) -> None:
     gates = np.float32([-1e30, -200, -88.5, -80, -20, 0, 20, 80, 200, 1e30])
     bias = np.concatenate([gates, np.full(10, 2, np.float32)])
     layer = Layer(QUANTIZERS[form], np.zeros((1, 20), np.float32), bias)
@@ -159,7 +159,7 @@ def test_gates_far_from_zero_close_and_open(instruction_set: str, form: str) -> 
 
 
 @FORMS
-def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
+def test_a_non_finite_row_stays_non_finite_and_changes_no_other(
     instruction_set: str, form: str
 ) -> None:
     layer = Layer.random(form, 37, 33, bias=True)

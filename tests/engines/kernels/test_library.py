@@ -17,7 +17,7 @@ def compiled() -> KernelLibrary:
     return found or pytest.skip("the kernels are not compiled here")
 
 
-def test_an_installation_without_it_says_how_to_go_on(
+def test_a_missing_library_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
@@ -27,7 +27,7 @@ def test_an_installation_without_it_says_how_to_go_on(
 
 
 @pytest.mark.parametrize("content", [b"", b"of another processor", b"\x7fELF" + bytes(60)])
-def test_one_of_another_machine_is_refused(
+def test_a_library_of_another_machine_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
@@ -48,7 +48,7 @@ def test_the_best_instruction_set_is_chosen_unless_another_is_forced(
         assert compiled.instruction_set == each
 
 
-def test_an_unknown_instruction_set_is_refused_with_those_that_run_here(
+def test_an_unknown_instruction_set_is_refused_with_the_available_ones(
     compiled: KernelLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, "portabel")

@@ -75,7 +75,7 @@ def test_worked_examples_of_blocks(
     exponents=st.tuples(st.integers(-38, 36), st.integers(-30, 30)),
     parts=st.tuples(st.booleans(), st.sampled_from([NONE, RELU]), st.booleans()),
 )
-def test_random_shapes_and_magnitudes(
+def test_products_are_exact_at_random_shapes_and_magnitudes(
     instruction_set: str,
     form: str,
     shape: tuple[int, int],
@@ -96,7 +96,7 @@ def test_random_shapes_and_magnitudes(
 
 
 @EVERY_BITS
-def test_ties_of_blocks_round_to_even_and_what_has_no_reciprocal_counts_as_zero(
+def test_block_ties_round_to_even_and_subnormal_blocks_are_zero(
     instruction_set: str, bits: int
 ) -> None:
     layer = BlockLayer.random(256, 32, block_size=128, bits=bits)
@@ -107,7 +107,7 @@ def test_ties_of_blocks_round_to_even_and_what_has_no_reciprocal_counts_as_zero(
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
 
 
-def test_ties_of_columns_round_to_even_and_subnormals_saturate(instruction_set: str) -> None:
+def test_column_ties_round_to_even_and_subnormals_saturate(instruction_set: str) -> None:
     layer = QuantizedLayer.random(256, 32)
     ties = np.arange(-127.5, 128.5, 1, np.float32)
     ties[0], ties[-1] = -127, 127
@@ -118,14 +118,14 @@ def test_ties_of_columns_round_to_even_and_subnormals_saturate(instruction_set: 
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
 
 
-def test_a_row_of_zeros_is_the_bias_and_disturbs_no_other(instruction_set: str) -> None:
+def test_a_row_of_zeros_gives_the_bias_and_changes_no_other(instruction_set: str) -> None:
     layer = QuantizedLayer.random(192, 33, bias=True)
     x = layer.rows(20)
     x[[0, 7, 19]] = 0
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
 
 
-def test_subnormal_and_infinite_weights_are_taken_as_they_are(instruction_set: str) -> None:
+def test_subnormal_and_non_finite_weights_are_used_unchanged(instruction_set: str) -> None:
     weight = np.array([[2.0**-24, np.inf, np.nan, 65504, -0.0]], np.float16)
     y = FloatLayer(weight).run(np.float32([[2.0], [-1.0]]))
     expected = np.float32([[2.0], [-1.0]]) * weight.astype(np.float32)
@@ -211,7 +211,7 @@ WRONG: list[tuple[Any, dict[str, Array | int], str]] = [
 
 
 @pytest.mark.parametrize(("layer", "changed", "message"), WRONG)
-def test_wrong_nodes_are_refused_when_the_session_is_made(
+def test_wrong_nodes_are_refused_when_the_session_opens(
     layer: Any,  # noqa: ANN401
     changed: dict[str, Array | int],
     message: str,
@@ -220,7 +220,7 @@ def test_wrong_nodes_are_refused_when_the_session_is_made(
         layer.session(**changed)
 
 
-def test_another_packing_is_refused_when_the_session_is_made() -> None:
+def test_another_packing_is_refused_when_the_session_opens() -> None:
     layer = QuantizedLayer.random(128, 32)
     weight, _ = pack_int8(layer.weight)
     with pytest.raises(Exception, match="weight and offset disagree"):
@@ -228,7 +228,7 @@ def test_another_packing_is_refused_when_the_session_is_made() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (8, 16), (64, 16), (65, 17), (200, 50)])
-def test_packing_is_undone(shape: tuple[int, int]) -> None:
+def test_unpacking_inverts_packing(shape: tuple[int, int]) -> None:
     codes = QuantizedLayer.random(*shape).weight
     weight, offset = pack_int8(codes)
     np.testing.assert_array_equal(unpack_int8(weight, shape), codes)

@@ -27,7 +27,9 @@ ONE_OF_EACH = pytest.mark.parametrize("form", ["int8", "int4-32", "int8-64", *DT
 
 @EVERY_FORM
 @pytest.mark.parametrize("shape", SHAPES)
-def test_any_rows_are_the_product(instruction_set: str, form: str, shape: tuple[int, int]) -> None:
+def test_any_number_of_rows_gives_the_product(
+    instruction_set: str, form: str, shape: tuple[int, int]
+) -> None:
     layer = random_layer(form, *shape)
     session, x = layer.session(), layer.rows(100)
     (y,) = session.run(None, {"x": x})
@@ -40,7 +42,7 @@ def test_any_rows_are_the_product(instruction_set: str, form: str, shape: tuple[
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("activation", [NONE, RELU])
 @pytest.mark.parametrize("bias", [False, True])
-def test_every_form_is_the_product(
+def test_every_form_gives_the_product(
     instruction_set: str, form: str, bias: bool, activation: int, residual: bool
 ) -> None:
     layer = random_layer(form, 100, 70, bias, activation)
@@ -49,7 +51,7 @@ def test_every_form_is_the_product(
 
 
 @ONE_OF_EACH
-def test_a_thousand_rows_on_two_threads(instruction_set: str, form: str) -> None:
+def test_a_thousand_rows_on_two_threads_give_the_product(instruction_set: str, form: str) -> None:
     layer = random_layer(form, 129, 200, bias=True)
     x = layer.rows(1000)
     y = layer.run(x.reshape(4, 250, 129), threads=2).reshape(1000, 200)
@@ -66,7 +68,7 @@ def test_a_thousand_rows_on_two_threads(instruction_set: str, form: str) -> None
     exponent=st.integers(-30, 30),
     parts=st.tuples(st.booleans(), st.sampled_from([NONE, RELU, GELU]), st.booleans()),
 )
-def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
+def test_bits_are_independent_of_instruction_set_batch_and_threads(
     monkeypatch: pytest.MonkeyPatch,
     form: str,
     shape: tuple[int, int],
@@ -93,7 +95,7 @@ def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
 
 
 @ONE_OF_EACH
-def test_gelu_is_torchs(instruction_set: str, form: str) -> None:
+def test_gelu_equals_torchs(instruction_set: str, form: str) -> None:
     torch = pytest.importorskip("torch")
     layer = random_layer(form, 50, 70, bias=True, activation=GELU)
     x = layer.rows(10)
@@ -126,7 +128,7 @@ def test_a_thread_without_subnormal_numbers_computes_the_same(form: str, threads
 
 
 @ONE_OF_EACH
-def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
+def test_a_non_finite_row_stays_non_finite_and_changes_no_other(
     instruction_set: str, form: str
 ) -> None:
     layer = random_layer(form, 131, 33, bias=True, activation=RELU)
@@ -146,7 +148,7 @@ def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
 
 
 @ONE_OF_EACH
-def test_the_result_may_lie_where_the_residual_lay(instruction_set: str, form: str) -> None:
+def test_the_result_may_overwrite_the_residual(instruction_set: str, form: str) -> None:
     layer = random_layer(form, 96, 50)
     x, residual = layer.rows(10), layer.residual(10)
     expected = layer.run(x, residual)
@@ -176,7 +178,7 @@ def test_sessions_of_several_threads_do_not_share_scratch(instruction_set: str, 
 
 
 @ONE_OF_EACH
-def test_rows_must_fit(form: str) -> None:
+def test_rows_of_another_width_are_refused(form: str) -> None:
     layer = random_layer(form, 64, 16)
     assert layer.run(np.empty((2, 0, 64), np.float32)).shape == (2, 0, 16)
     for depth in (65, 32) if form == "int4-32" else (65,):  # int8 is padded to 64

@@ -73,7 +73,7 @@ def test_rows_are_normalised(
     rows=st.integers(1, 300),
     exponent=st.integers(-20, 18),
 )
-def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
+def test_bits_are_independent_of_instruction_set_batch_and_threads(
     monkeypatch: pytest.MonkeyPatch, form: tuple[str, bool], size: int, rows: int, exponent: int
 ) -> None:
     operator, with_bias = form
@@ -95,7 +95,7 @@ def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_is_nan_and_disturbs_no_other(
+def test_a_non_finite_row_becomes_nan_and_changes_no_other(
     instruction_set: str, operator: str, poison: float
 ) -> None:
     x, scale, _ = operands(50, 4)
@@ -106,7 +106,7 @@ def test_a_row_that_is_not_finite_is_nan_and_disturbs_no_other(
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_a_row_whose_squares_overflow_is_nan_not_zero(instruction_set: str, operator: str) -> None:
+def test_a_row_whose_squares_overflow_is_nan(instruction_set: str, operator: str) -> None:
     signs = np.resize(np.float32([1, -1]), 20)
     x = np.float32([[1e20], [1e18]]) * signs
     (y,) = session(operator, np.ones(20, np.float32)).run(None, {"x": x})
@@ -114,7 +114,7 @@ def test_a_row_whose_squares_overflow_is_nan_not_zero(instruction_set: str, oper
     np.testing.assert_allclose(y[1], signs, rtol=1e-6)
 
 
-def test_a_constant_row_is_the_bias(instruction_set: str) -> None:
+def test_a_constant_row_gives_the_bias(instruction_set: str) -> None:
     _, scale, bias = operands(77, 1)
     x = np.full((2, 3, 77), 2.5, np.float32)
     (y,) = session("LayerNorm", scale, bias).run(None, {"x": x})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import OPTForCausalLM
 
 
-def test_all_engines_share_one_scratch_buffer_that_serves_the_largest(
+def test_all_engines_share_a_scratch_buffer_sized_for_the_largest(
     machine: Machine, compiled: Compiled
 ) -> None:
     bundle = compiled()
@@ -36,7 +36,7 @@ def test_all_engines_share_one_scratch_buffer_that_serves_the_largest(
     assert size == 4096  # what layers need
 
 
-def test_growing_scratch_leaves_earlier_bindings_and_graphs_as_they_are(
+def test_growing_scratch_memory_keeps_earlier_bindings_and_graphs_valid(
     machine: Machine, compiled: Compiled
 ) -> None:
     bundle = compiled()
@@ -61,14 +61,14 @@ def test_growing_scratch_leaves_earlier_bindings_and_graphs_as_they_are(
 
 
 @pytest.mark.parametrize(("rows", "step", "profile"), [(1, 1, 0), (8, 1, 0), (1, 2, 1), (4, 12, 1)])
-def test_a_step_of_one_token_takes_the_decode_profile(
+def test_the_shape_of_a_call_chooses_its_profile(
     machine: Machine, compiled: Compiled, rows: int, step: int, profile: int
 ) -> None:
     machine.bind(machine.load(compiled()), rows, step).run()
     assert machine.trt.executions[0].profile == profile
 
 
-def test_engines_of_one_profile_take_that(machine: Machine, compiled: Compiled) -> None:
+def test_an_engine_with_one_profile_uses_it(machine: Machine, compiled: Compiled) -> None:
     session = machine.load(compiled(), "candidates")
     session.bind(machine.tensors(session.spec, rows=1, gathered=8)).run()
     assert machine.trt.executions[0].profile == 0
@@ -82,7 +82,7 @@ def test_engines_of_one_profile_take_that(machine: Machine, compiled: Compiled) 
         (5, 12, r"max_batch_size, max_prompt_len or kv_buckets"),
     ],
 )
-def test_shapes_that_no_profile_takes_are_named_with_what_they_take(
+def test_shapes_outside_every_profile_are_refused_with_the_ranges(
     machine: Machine, compiled: Compiled, rows: int, step: int, words: str
 ) -> None:
     session = machine.load(compiled())
@@ -90,7 +90,7 @@ def test_shapes_that_no_profile_takes_are_named_with_what_they_take(
         machine.bind(session, rows, step)
 
 
-def test_each_bucket_has_its_plan_and_takes_no_other_capacity(
+def test_each_bucket_has_a_plan_that_refuses_other_capacities(
     machine: Machine, compiled: Compiled
 ) -> None:
     bundle = compiled()
@@ -101,7 +101,7 @@ def test_each_bucket_has_its_plan_and_takes_no_other_capacity(
         machine.bind(large, rows=1)
 
 
-def test_outputs_of_other_rows_than_the_inputs_are_refused(
+def test_outputs_whose_rows_differ_from_the_inputs_are_refused(
     machine: Machine, compiled: Compiled
 ) -> None:
     session = machine.load(compiled())
@@ -119,7 +119,7 @@ def test_past_and_present_must_be_one_tensor(machine: Machine, compiled: Compile
         session.bind(tensors)
 
 
-def test_a_refused_run_says_why_in_tensorrts_words(machine: Machine, compiled: Compiled) -> None:
+def test_a_refused_run_quotes_tensorrts_error(machine: Machine, compiled: Compiled) -> None:
     binding = machine.bind(machine.load(compiled()), rows=1)
     for words in ("no kernel image", "out of tea"):  # each error once
         machine.trt.refusal = words
@@ -129,7 +129,7 @@ def test_a_refused_run_says_why_in_tensorrts_words(machine: Machine, compiled: C
         assert str(caught.value) == expected
 
 
-def test_a_flood_of_errors_is_cut_short(machine: Machine) -> None:
+def test_a_flood_of_errors_is_truncated(machine: Machine) -> None:
     recorder = cast(Any, machine.backend.recorder)
     for number in range(100):
         recorder.report_error(fake_tensorrt.ErrorCode.INTERNAL_ERROR, f"error {number}")
@@ -141,7 +141,7 @@ def test_a_flood_of_errors_is_cut_short(machine: Machine) -> None:
     assert recorder.take() == "TensorRT gave no reason"
 
 
-def test_a_bindings_addresses_are_those_it_was_given(machine: Machine, compiled: Compiled) -> None:
+def test_each_binding_keeps_its_own_addresses(machine: Machine, compiled: Compiled) -> None:
     session = machine.load(compiled())
     there = machine.tensors(session.spec, rows=2)
     back = there | {
@@ -159,7 +159,7 @@ def test_a_bindings_addresses_are_those_it_was_given(machine: Machine, compiled:
         }
 
 
-def test_contexts_are_kept_for_the_next_binding_of_their_profile(
+def test_contexts_are_reused_by_the_next_binding_of_their_profile(
     machine: Machine, compiled: Compiled
 ) -> None:
     session = machine.load(compiled())
@@ -185,7 +185,7 @@ def test_contexts_are_kept_for_the_next_binding_of_their_profile(
     assert len(machine.trt.settings) == 3
 
 
-def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(compiled: Compiled) -> None:
+def test_rtx_compiles_decode_kernels_eagerly(compiled: Compiled) -> None:
     machine = Machine(backend=TensorRtRtxBackend)
     session = machine.load(compiled(target="tensorrt-rtx"))
     machine.bind(session, rows=1)
@@ -197,7 +197,7 @@ def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(compiled
     assert chosen == ["EAGER", "LAZY"]
 
 
-def test_prompt_through_fake_plans_gives_the_models_logits(
+def test_a_prompt_through_fake_plans_gives_the_models_logits(
     machine: Machine, compiled: Compiled, reference_model: Callable[[str], OPTForCausalLM]
 ) -> None:
     role, bundle = TensorRole, compiled()

@@ -127,7 +127,7 @@ def quantize_asymmetrically(graph: ir.Graph) -> None:
 
 
 @needs_tensorrt_rtx
-def test_an_input_that_the_parser_ignores_fails_the_build(
+def test_an_input_ignored_by_the_parser_fails_the_build(
     request_of_layer: PlanRequest, output: Path
 ) -> None:
     lengths = TensorSpec(name="seqlens_k", role=TensorRole.SEQLENS_K, dtype="int32", shape=("B",))
@@ -181,7 +181,7 @@ def test_too_little_workspace_gets_a_remedy(request_of_layer: PlanRequest, outpu
     ("number", "text"),
     [(signal.SIGSEGV, r"crashed \(SIGSEGV\)"), (signal.SIGKILL, "memory runs out; lower --jobs")],
 )
-def test_a_builder_that_dies_is_the_failure_of_its_engine(
+def test_a_killed_builder_is_reported_as_its_engines_failure(
     number: int, text: str, request_of_layer: PlanRequest, output: Path
 ) -> None:
     others = children()
@@ -196,7 +196,7 @@ def test_a_builder_that_dies_is_the_failure_of_its_engine(
 
 
 @needs_tensorrt_rtx
-def test_any_end_of_the_call_ends_the_builder_and_leaves_nothing(
+def test_an_interrupt_ends_the_builder_and_leaves_no_file(
     request_of_layer: PlanRequest, output: Path
 ) -> None:
     def interrupt(*_: object) -> None:

@@ -22,7 +22,7 @@ from skipdec.engines.trt.library import load_library
         ({"outputs": []}, r"has the tensors .*; the manifest says .*present_value"),
     ],
 )
-def test_a_plan_that_is_not_what_the_manifest_says_is_refused(
+def test_a_plan_that_contradicts_the_manifest_is_refused(
     machine: Machine, compiled: Compiled, changes: dict[str, Any], words: str
 ) -> None:
     bundle = compiled()
@@ -31,7 +31,7 @@ def test_a_plan_that_is_not_what_the_manifest_says_is_refused(
         machine.load(bundle)
 
 
-def test_every_tensor_of_another_kind_is_named(machine: Machine, compiled: Compiled) -> None:
+def test_every_mismatched_tensor_is_named(machine: Machine, compiled: Compiled) -> None:
     bundle = compiled()
     spec = bundle.manifest.layers[0]
     plan = json.loads(bundle.file(spec.graph).read_text())
@@ -78,14 +78,14 @@ def test_plans_run_on_compatible_gpus(
     machine.bind(machine.load(compiled(**build)), rows=1)
 
 
-def test_a_broken_plan_is_named_with_tensorrts_words(machine: Machine, compiled: Compiled) -> None:
+def test_a_broken_plan_is_named_with_tensorrts_error(machine: Machine, compiled: Compiled) -> None:
     bundle = compiled()
     bundle.file(bundle.manifest.head.graph).write_bytes(b"not a plan")
     with pytest.raises(BundleError, match=r"head .*TensorRT can't load it: .*no header"):
         machine.load(bundle, "head")
 
 
-def test_the_real_library_says_why_it_takes_no_plan(compiled: Compiled) -> None:
+def test_the_real_library_says_why_it_refuses_a_fake_plan(compiled: Compiled) -> None:
     try:
         library = load_library("tensorrt-rtx")
     except MissingExtraError as error:

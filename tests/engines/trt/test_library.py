@@ -34,7 +34,7 @@ def test_supported_versions_are_loaded(version: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("version", ["8.6.1", "10.9.0.34", "10.14.1.48"])
-def test_a_version_without_caches_in_place_is_refused(
+def test_a_version_without_in_place_caches_is_refused(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, version)
@@ -43,7 +43,7 @@ def test_a_version_without_caches_in_place_is_refused(
         load_library("tensorrt")
 
 
-def test_a_missing_library_comes_with_the_command_that_installs_it(
+def test_a_missing_library_is_refused_with_the_pip_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
@@ -52,7 +52,7 @@ def test_a_missing_library_comes_with_the_command_that_installs_it(
         load_library("tensorrt")
 
 
-def test_bindings_without_library_differ_from_nothing_installed(
+def test_bindings_without_their_library_have_an_error_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)  # importing it raises ImportError
@@ -62,7 +62,7 @@ def test_bindings_without_library_differ_from_nothing_installed(
 
 
 @needs_tensorrt_rtx
-def test_the_compute_capabilities_are_the_librarys_own() -> None:
+def test_the_compute_capabilities_are_read_from_the_library() -> None:
     library = load_library("tensorrt-rtx")
     known = library.compute_capabilities
     assert {"7.5", "8.6", "8.9", "12.0"} <= set(known)
@@ -71,7 +71,7 @@ def test_the_compute_capabilities_are_the_librarys_own() -> None:
 
 
 @needs_tensorrt_rtx
-def test_messages_go_to_pythons_logging_through_one_logger(
+def test_messages_go_to_one_python_logger(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     library = load_library("tensorrt-rtx")

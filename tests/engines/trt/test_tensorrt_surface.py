@@ -95,7 +95,7 @@ def sources() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST, RTX])
-def test_the_supported_versions_are_on_record(version: str) -> None:
+def test_a_surface_of_each_supported_version_is_recorded(version: str) -> None:
     assert any(name.startswith(version) for name in surfaces())
 
 
@@ -121,7 +121,7 @@ def test_the_scan_finds_uses_in_the_code() -> None:
     } <= uses
 
 
-def test_version_specific_names_are_used_only_behind_guards() -> None:
+def test_version_specific_names_are_used_only_in_guarded_functions() -> None:
     guarded = {name for names in RTX_ONLY.values() for name in names}
     seen: dict[str, set[str]] = {}
     for text in sources().values():
@@ -131,7 +131,7 @@ def test_version_specific_names_are_used_only_behind_guards() -> None:
     assert seen == RTX_ONLY
 
 
-def test_the_classes_that_variables_stand_for_exist_in_every_version() -> None:
+def test_the_classes_of_known_variables_exist_in_every_version() -> None:
     for surface in surfaces().values():
         assert {*VARIABLES.values(), *RETURNS.values()} - {MODULE} <= surface.classes.keys()
 
@@ -165,5 +165,5 @@ def test_a_wrong_override_is_noticed() -> None:
     assert [use.name for use in missing(source)] == ["report_errors"]
 
 
-def test_annotated_own_types_are_not_taken_for_tensorrts() -> None:
+def test_variables_annotated_with_our_types_are_ignored() -> None:
     assert list(find_uses("def function(config: BenchConfig):\n    config.seed\n")) == []

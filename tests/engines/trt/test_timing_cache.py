@@ -41,7 +41,7 @@ class Config:
         return cache.version == self.version
 
 
-def test_builds_that_overlap_keep_what_each_of_them_measured(tmp_path: Path) -> None:
+def test_overlapping_builds_keep_each_others_measurements(tmp_path: Path) -> None:
     path, config = tmp_path / "cache", Config()
     first, second = (attach_timing_cache(path, config) for _ in range(2))
     first.entries.add("gemm")
@@ -61,7 +61,7 @@ def test_a_file_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_merge_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_merge_leaves_the_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     merge_timing_cache(path, Config(), Cache(11, b""))
     before = path.read_bytes()
