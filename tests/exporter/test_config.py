@@ -16,7 +16,7 @@ from skipdec.exporter.tensorrt_config import TensorRtConfig
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 
 
-def test_json_round_trip() -> None:
+def test_a_configuration_survives_json() -> None:
     config = ExportConfig(
         model="opt-1.3b",
         output=Path("out/bundle"),
@@ -70,7 +70,7 @@ def test_contradictions_are_refused(values: dict[str, object], problem: str) -> 
         ExportConfig(model="opt-125m", **values)
 
 
-def test_every_bad_field_of_a_nested_configuration_is_reported_too() -> None:
+def test_invalid_fields_of_nested_configurations_are_reported() -> None:
     with pytest.raises(UsageError) as caught:
         ExportConfig(
             model="m",
@@ -94,22 +94,22 @@ def test_every_bad_field_of_a_nested_configuration_is_reported_too() -> None:
         ((), "at least 1 item"),
     ],
 )
-def test_buckets_are_given_in_order(buckets: tuple[int, ...], problem: str) -> None:
+def test_buckets_must_be_in_order(buckets: tuple[int, ...], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         TensorRtConfig(kv_buckets=buckets)
 
 
 @pytest.mark.parametrize("field", ["max_batch_size", "kv_buckets", "workspace"])
-def test_a_size_that_no_manifest_holds_is_refused(field: str) -> None:
+def test_a_size_beyond_the_manifests_limits_is_refused(field: str) -> None:
     with pytest.raises(UsageError, match=rf"{field} is \d+; allowed: (\d+ or less|below \d+)"):
         TensorRtConfig(**{field: 2**70 if field != "kv_buckets" else (2**70,)})
 
 
-def test_every_target_but_those_inside_others_can_be_exported() -> None:
+def test_every_target_except_internal_ones_can_be_exported() -> None:
     assert set(exported_targets()) == set(TARGETS) - {"canonical", "skipdec"}
 
 
-def test_tensorrt_quantises_without_matmulnbits() -> None:
+def test_tensorrt_precision_has_no_accuracy_level() -> None:
     options = {"target": "tensorrt", "quantize": "int8", "head_quantize": "int4"}
     precision = ExportConfig(model="m", **options).precision_for("float16", "a" * 64)
     assert precision.accuracy_level is None
@@ -122,7 +122,7 @@ def test_broken_json_is_a_usage_error(text: str) -> None:
         ExportConfig.from_json(text)
 
 
-def test_head_is_quantised_like_the_layers_unless_told() -> None:
+def test_the_head_is_quantised_like_the_layers_by_default() -> None:
     alike = ExportConfig(model="m", quantize="int4").precision()
     assert (alike.head_quantize, alike.block_size, alike.accuracy_level) == ("int4", 128, 4)
     other = ExportConfig(model="m", quantize="int8", head_quantize="none").precision()
@@ -139,7 +139,7 @@ def test_every_published_size_is_supported(name: str) -> None:
     assert (spec.word_embed_proj_dim != spec.hidden_size) == (name == "opt-350m")
 
 
-def test_absent_fields_mean_what_transformers_assumes() -> None:
+def test_missing_fields_get_the_defaults_of_transformers() -> None:
     spec = model_spec({"model_type": "opt"}, "defaults")
     assert (spec.num_layers, spec.hidden_size, spec.word_embed_proj_dim) == (12, 768, 768)
     assert (spec.bos_token_id, spec.eos_token_id, spec.pad_token_id) == (2, 2, 1)
@@ -154,7 +154,7 @@ def test_absent_fields_mean_what_transformers_assumes() -> None:
         ({"do_layer_norm_before": False, "_remove_final_layer_norm": True}, False),
     ],
 )
-def test_final_layer_norm_follows_transformers(flags: dict[str, bool], expected: bool) -> None:
+def test_the_final_layer_norm_follows_transformers(flags: dict[str, bool], expected: bool) -> None:
     assert model_spec({**TINY, **flags}, "tiny").final_layer_norm is expected
 
 
@@ -183,7 +183,7 @@ def test_structures_beyond_the_exporter_are_refused_with_the_reason(
         model_spec(config, "foreign")
 
 
-def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
+def test_all_reasons_against_a_configuration_are_listed_together() -> None:
     config = {
         **TINY,
         "architectures": ["OPTForSequenceClassification"],
@@ -214,7 +214,7 @@ def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
         (None, {}, ()),
     ],
 )
-def test_ends_of_text_come_from_generation_config_first(
+def test_end_tokens_come_from_generation_config_first(
     config: object, generation: dict[str, Any] | None, ends: tuple[int, ...]
 ) -> None:
     spec = model_spec({**TINY, "eos_token_id": config}, "tiny", generation_config=generation)
@@ -222,7 +222,7 @@ def test_ends_of_text_come_from_generation_config_first(
     assert spec.eos_token_id == next(iter(ends), None)
 
 
-def test_an_end_beyond_the_vocabulary_names_its_file() -> None:
+def test_an_end_token_beyond_the_vocabulary_names_its_file() -> None:
     with pytest.raises(UnsupportedModelError, match=r"generation_config.json: eos_token_id is 9"):
         model_spec(TINY, "tiny", generation_config={"eos_token_id": 9999})
 
@@ -240,7 +240,7 @@ def test_sampling_parameters_of_generation_config_become_defaults() -> None:
     ]
 
 
-def test_a_sampling_parameter_that_no_manifest_holds_names_its_file() -> None:
+def test_a_sampling_parameter_beyond_the_limits_names_its_file() -> None:
     with pytest.raises(
         UnsupportedModelError, match=r"generation_config.json: top_k is 10+; allowed"
     ):
@@ -269,7 +269,7 @@ def test_oversized_configuration_values_are_refused(key: str) -> None:
         assert key in problem or "num_attention_heads" in problem
 
 
-def test_an_export_takes_only_the_checkpoints_location() -> None:
+def test_the_checkpoint_source_has_only_its_fields_of_the_export() -> None:
     values: dict[str, Any] = {
         "model": "opt-66b",
         "load_format": "dummy",

@@ -19,7 +19,7 @@ def layer_index(kind: EngineKind) -> int | None:
 
 @pytest.mark.parametrize("kind", EngineKind)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_parameters_are_those_of_the_module(structure: str, kind: EngineKind) -> None:
+def test_parameters_equal_the_modules_parameters(structure: str, kind: EngineKind) -> None:
     model = tiny_spec(structure)
     module = engine_module(kind, model)
     expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -28,7 +28,7 @@ def test_parameters_are_those_of_the_module(structure: str, kind: EngineKind) ->
 
 
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
-def test_expected_tensors_are_those_of_hugging_face(structure: str) -> None:
+def test_expected_tensors_equal_those_hugging_face_saves(structure: str) -> None:
     reference = tiny_model(structure)
     model = model_spec(reference.config.to_dict(), structure)
     tensors = {
@@ -57,7 +57,7 @@ def packed(model: ModelSpec, name: str) -> np.ndarray:
     return parameter.load(RandomReader(model))
 
 
-def test_query_key_and_value_lie_side_by_side_and_transposed() -> None:
+def test_query_key_and_value_are_packed_side_by_side_and_transposed() -> None:
     model = tiny_spec()
     reader, prefix = RandomReader(model), "decoder.layers.1.self_attn."
     parts = [reader.read(f"{prefix}{name}_proj.weight").T for name in "qkv"]
@@ -68,7 +68,7 @@ def test_query_key_and_value_lie_side_by_side_and_transposed() -> None:
     np.testing.assert_array_equal(packed(model, "self_attn.qkv_proj.bias"), np.concatenate(biases))
 
 
-def test_sources_of_two_types_are_packed_in_the_wider_one() -> None:
+def test_sources_of_two_types_are_packed_in_the_wider_type() -> None:
     class Mixed(RandomReader):
         def read(self, name: str) -> np.ndarray:
             return super().read(name).astype("float16" if "q_proj" in name else "float32")
@@ -81,7 +81,7 @@ def test_sources_of_two_types_are_packed_in_the_wider_one() -> None:
     np.testing.assert_array_equal(parameter.load(reader), np.concatenate(parts, axis=1))
 
 
-def test_a_tied_head_reads_the_embedding_and_an_untied_one_its_own() -> None:
+def test_a_tied_head_reads_the_embedding_and_an_untied_head_does_not() -> None:
     sources = {
         structure: engine_parameters(EngineKind.HEAD, tiny_spec(structure))[-1].sources
         for structure in ("pre_norm", "untied")

@@ -63,7 +63,7 @@ def test_the_same_input_gives_the_same_bytes(precision: PrecisionSpec, tmp_path:
     assert first.model_dump() == second.model_dump()
 
 
-def test_float_weights_are_stored_as_they_are(tmp_path: Path) -> None:
+def test_float_weights_are_stored_unchanged(tmp_path: Path) -> None:
     model = tiny_spec()
     built = build(EngineKind.LAYER, model, tmp_path)
     tensors = {
@@ -96,7 +96,7 @@ def test_a_canonical_engine_keeps_float_weights(tmp_path: Path) -> None:
         (INT8, "weight fc2.weight.quantized is missing; requested: int8"),
     ],
 )
-def test_a_graph_of_other_dtypes_than_asked_is_refused_by_name(
+def test_a_graph_with_other_dtypes_than_requested_is_refused_by_name(
     asked: PrecisionSpec, complaint: str, tmp_path: Path
 ) -> None:
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
@@ -110,7 +110,7 @@ def test_a_graph_of_other_dtypes_than_asked_is_refused_by_name(
     ("precision", "most"),
     [(PrecisionSpec(dtype="float16"), 1.4), (INT8, 1.6), (INT4.model_copy(), 1.6)],
 )
-def test_memory_stays_at_one_weight_and_its_quantised_copy(
+def test_peak_memory_is_one_weight_and_its_quantised_copy(
     precision: PrecisionSpec, most: float, tmp_path: Path
 ) -> None:
     """``most`` is the peak relative to the largest weight (packed qkv: 48 MiB of float32)."""
@@ -185,9 +185,7 @@ class Broken(RandomReader):
 
 @pytest.mark.parametrize("target", ["canonical", "onnxruntime", "skipdec"])
 @pytest.mark.parametrize("part", ["fc1.bias", "final_layer_norm.weight", "fc2.weight"])
-def test_a_tensor_that_is_not_finite_is_named_in_float32(
-    part: str, target: str, tmp_path: Path
-) -> None:
+def test_a_non_finite_tensor_is_named_in_float32(part: str, target: str, tmp_path: Path) -> None:
     model, kind, name = tiny_spec(), EngineKind.LAYER, f"decoder.layers.0.{part}"
     graph = canonical_graph(kind, model, "float32")
     with pytest.raises(CheckpointError) as caught:
@@ -195,7 +193,7 @@ def test_a_tensor_that_is_not_finite_is_named_in_float32(
     assert str(caught.value).startswith(f"{name} | has NaN or infinity")
 
 
-def test_a_factor_that_exceeds_float16_is_named_with_the_product(tmp_path: Path) -> None:
+def test_a_product_with_a_factor_that_exceeds_float16_is_named(tmp_path: Path) -> None:
     model, kind, precision = tiny_spec("llama", embedding_multiplier=12.0), EngineKind.EMBED, FP16
     reader = Outlier(model, 6000)
     graph = canonical_graph(kind, model, "float16")

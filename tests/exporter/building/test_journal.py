@@ -58,7 +58,7 @@ def line(tmp_path: Path) -> dict[str, Any]:
         ((), {"digest": "0" * 64}),
     ],
 )
-def test_a_line_with_another_fact_counts_as_absent(
+def test_a_line_with_a_changed_value_counts_as_absent(
     tmp_path: Path, line: dict[str, Any], keys: tuple[str, ...], change: dict[str, Any]
 ) -> None:
     inner = line
@@ -75,7 +75,7 @@ def test_an_invalid_line_counts_as_absent(tmp_path: Path, text: str) -> None:
     assert Journal(tmp_path).built("key") is None
 
 
-def test_a_line_cut_short_by_a_kill_spoils_no_other(tmp_path: Path, line: dict[str, Any]) -> None:
+def test_a_line_truncated_by_a_kill_spoils_no_other(tmp_path: Path, line: dict[str, Any]) -> None:
     path = tmp_path / JOURNAL_NAME
     path.write_text(path.read_text()[:-9])
     resumed = Journal(tmp_path)
@@ -84,7 +84,7 @@ def test_a_line_cut_short_by_a_kill_spoils_no_other(tmp_path: Path, line: dict[s
     assert Journal(tmp_path).built("key") is not None
 
 
-def test_onnxruntime_may_come_from_its_gpu_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_distribution_of_onnxruntime_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(distribution: str) -> str:
         if distribution == "onnxruntime":
             raise PackageNotFoundError(distribution)
@@ -97,7 +97,7 @@ def test_onnxruntime_may_come_from_its_gpu_distribution(monkeypatch: pytest.Monk
         tool_versions(("onnxruntime",))
 
 
-def test_engines_are_built_anew_when_any_module_changes_that_builds_them() -> None:
+def test_engines_are_rebuilt_when_a_module_that_builds_them_changes() -> None:
     builders = ["exporter.building.engine", "exporter.building.plan_compiler", "engines.trt.build"]
     for target in TARGETS.values():
         builders += (name.partition(":")[0] for name in (target.lowering, target.quantizer))
@@ -116,7 +116,7 @@ def test_engines_are_built_anew_when_any_module_changes_that_builds_them() -> No
     assert Path(constants).resolve().with_name("constants.json") in engine_code()
 
 
-def test_ends_of_texts_and_sampling_defaults_build_no_engine_anew(checkpoint: Checkpoints) -> None:
+def test_end_tokens_and_sampling_defaults_rebuild_no_engine(checkpoint: Checkpoints) -> None:
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
     parameters = engine_parameters(EngineKind.HEAD, opened.model)
     given = {"end_token_ids": (2, 3), "sampling_defaults": SamplingDefaults(top_k=5)}

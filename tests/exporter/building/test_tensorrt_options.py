@@ -91,7 +91,7 @@ def test_profiles_are_decode_and_prefill_within_the_bucket() -> None:
     assert only["logits"] == ((1, 61), (16, 61), (16, 61))
 
 
-def test_only_layers_have_capacities_and_no_driver_is_named_without_a_gpu() -> None:
+def test_only_layers_have_capacities_and_no_gpu_means_no_driver() -> None:
     compiled = resolved()
     assert compiled.capacities(EngineKind.LAYER) == (256, 1024, 2048)
     assert compiled.capacities(EngineKind.HEAD) == ()
@@ -104,7 +104,7 @@ def test_gpu_and_driver_of_this_machine_are_recorded(monkeypatch: pytest.MonkeyP
     assert (compiled.build.compute_capability, compiled.build.driver) == ("9.0", "13.0")
 
 
-def test_every_problem_of_sizes_model_and_ranges_is_named_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_sizes_model_and_ranges_are_named_together(tmp_path: Path) -> None:
     tensorrt = {"gpu_arch": "8.9", "max_prompt_len": 4096, "kv_buckets": [256, 512]}
     with pytest.raises(UsageError) as caught:
         resolved(
@@ -120,7 +120,7 @@ def test_every_problem_of_sizes_model_and_ranges_is_named_at_once(tmp_path: Path
         resolved(tiny_spec())
 
 
-def test_a_bucket_that_no_request_would_take_is_refused() -> None:
+def test_a_bucket_that_no_request_would_use_is_refused() -> None:
     with pytest.raises(UsageError, match="2048 and 4096, which both hold max_seq_len 2048"):
         resolved(tensorrt={"gpu_arch": "8.9", "kv_buckets": [2048, 4096]})
 
@@ -133,7 +133,7 @@ def test_a_bucket_that_no_request_would_take_is_refused() -> None:
         ("tensorrt-rtx", "--gpu-arch 8.9"),
     ],
 )
-def test_without_a_gpu_the_error_says_what_can_be_done_here(
+def test_the_error_without_a_gpu_says_what_works_on_this_machine(
     target: str, advice: str, error: type[SkipDecError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(options: BuildOptions) -> BuilderFacts:

@@ -32,7 +32,7 @@ def write(directory: Path, **files: object) -> None:
         (directory / name.replace("__", ".")).write_text(text)
 
 
-def test_the_file_comes_before_tokenizer_config_before_chat_template_json(source: Path) -> None:
+def test_the_template_file_precedes_tokenizer_config_and_json(source: Path) -> None:
     opened = CheckpointSource(model=str(source))
     assert open_checkpoint(opened).chat is None
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "named"}]
@@ -68,7 +68,7 @@ def test_the_file_comes_before_tokenizer_config_before_chat_template_json(source
         ),
     ],
 )
-def test_special_tokens_come_from_the_configurations_or_the_ids(
+def test_special_tokens_come_from_the_configuration_files_or_the_ids(
     source: Path, config: dict[str, object], tokens: dict[str, object]
 ) -> None:
     others = {"unk_token": "<unk>", "sep_token": None}
@@ -80,7 +80,7 @@ def test_special_tokens_come_from_the_configurations_or_the_ids(
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config__json", "special_tokens_map__json"])
-def test_a_text_also_ends_at_the_end_of_text_of_the_tokenizer(source: Path, name: str) -> None:
+def test_a_text_also_ends_at_the_tokenizers_end_token(source: Path, name: str) -> None:
     opened = CheckpointSource(model=str(source))
     assert open_checkpoint(opened).model.end_token_ids == (2,)
     for eos, expected in (("</s>", (2,)), ({"content": "<unk>"}, (2, 3)), ("absent", (2,))):
@@ -98,7 +98,7 @@ def test_a_text_also_ends_at_the_end_of_text_of_the_tokenizer(source: Path, name
         ("{{ messages[0].content.text }}{{ messages.x.y }}", "can't render these messages"),
     ],
 )
-def test_a_template_that_renders_no_chat_is_refused_with_its_file_before_work_starts(
+def test_a_template_that_renders_no_chat_is_refused_by_file_name(
     source: Path, template: str, problem: str
 ) -> None:
     write(source, chat_template__jinja=template)
@@ -107,7 +107,7 @@ def test_a_template_that_renders_no_chat_is_refused_with_its_file_before_work_st
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
-def test_the_size_of_a_template_is_limited_wherever_it_comes_from(source: Path, name: str) -> None:
+def test_the_size_of_a_template_is_limited_in_every_file(source: Path, name: str) -> None:
     text = "x" * (MAX_TEMPLATE_BYTES + 1)
     (source / name).write_text(text if "jinja" in name else json.dumps({"chat_template": text}))
     with pytest.raises(CheckpointError, match=r"1,048,576 bytes, the limit"):
@@ -122,7 +122,7 @@ def transformers_warnings(source: Path, **config: object) -> list[str]:
     return [warning for warning in warnings if "chat" in warning]
 
 
-def test_an_export_compares_the_tokens_of_a_chat_with_those_of_transformers(source: Path) -> None:
+def test_an_export_compares_chat_tokens_with_transformers(source: Path) -> None:
     write(source, chat_template__jinja=CHAT_TEMPLATE)
     assert transformers_warnings(source) == []
     write(source, chat_template__jinja="{{ eos_token }}{{ messages[0].content }}")

@@ -139,7 +139,7 @@ def test_a_tied_head_may_be_stored_instead_of_the_embedding(directory: Path) -> 
 
 @pytest.mark.parametrize("shape", [(), (7,), (131, 0), (0, 32), (131, 33)])
 @pytest.mark.parametrize("file_format", ["safetensors", "bin"])
-def test_a_tied_head_of_another_shape_is_refused_unread(
+def test_a_tied_head_of_another_shape_is_refused(
     directory: Path, file_format: str, shape: tuple[int, ...]
 ) -> None:
     tensors = stored(directory)
@@ -242,14 +242,14 @@ def test_schedule_is_picked_up_plain_or_wrapped(
     assert open_directory(directory).schedule == ExitSchedule.from_document(SCHEDULE)
 
 
-def test_a_broken_schedule_is_refused_by_its_files_name(directory: Path) -> None:
+def test_a_broken_schedule_is_refused_by_file_name(directory: Path) -> None:
     (directory / "schedule.json").write_text('{"horizon": 8}')
     problem = r"schedule\.json \| .*key 'num_layers' is missing; correct or delete the file"
     with pytest.raises(CheckpointError, match=f"(?s){problem}"):
         open_directory(directory)
 
 
-def test_the_manifest_learns_what_the_weights_were_tuned_to_skip(directory: Path) -> None:
+def test_the_manifest_records_the_schedule_of_tuned_weights(directory: Path) -> None:
     assert TUNED_SCHEDULE not in open_directory(directory).source()
     (directory / "schedule.json").write_text(json.dumps(SCHEDULE))
     assert open_directory(directory).source()[TUNED_SCHEDULE] == TUNED
@@ -259,14 +259,14 @@ def test_the_manifest_learns_what_the_weights_were_tuned_to_skip(directory: Path
         assert TUNED_SCHEDULE not in open_directory(directory).source()
 
 
-def test_layerskip_is_known_by_its_name_or_an_option(directory: Path) -> None:
+def test_layerskip_is_recognised_by_its_name_or_an_option(directory: Path) -> None:
     model = str(directory)
     assert open_checkpoint(CheckpointSource(model=model, early_exit=True)).exits_early
     renamed = directory.rename(directory.with_name("layerskip-llama3.2-1B"))
     assert open_directory(renamed).source()[TUNED_SCHEDULE] == EARLY_EXIT
 
 
-def test_no_tokenizer_files_is_a_warning(directory: Path) -> None:
+def test_missing_tokenizer_files_are_a_warning(directory: Path) -> None:
     opened = open_directory(directory)
     assert opened.tokenizer_json is None
     assert "token ids" in opened.warnings[0]
@@ -295,7 +295,7 @@ def test_vocab_and_merges_are_converted_and_keep_opts_leading_token(directory: P
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "a/b/c", "~nobody9/x", "facebook/opt-125m"])
-def test_unknown_or_unreachable_model_says_what_can_be_done(
+def test_an_unknown_or_unreachable_model_is_refused_with_advice(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
@@ -312,7 +312,7 @@ def test_dummy_takes_the_architecture_from_a_directory_or_the_family(directory: 
     assert opened.tokenizer_json is not None
 
 
-def test_random_weights_say_which_files_they_leave_out(directory: Path) -> None:
+def test_random_weights_warn_about_ignored_files(directory: Path) -> None:
     (directory / "prompt_template.json").write_text('{"prompt_template": "Q: {prompt}"}')
     (directory / "tokenizer.json").write_text("{}")
     (directory / "chat_template.jinja").write_text("{{ messages }}")
@@ -341,7 +341,7 @@ def test_random_weights_say_which_files_they_leave_out(directory: Path) -> None:
         (Path.mkdir, "is a directory; expected a regular file"),
     ],
 )
-def test_what_is_no_regular_file_is_refused_by_name_unread(
+def test_a_file_that_is_not_regular_is_refused_by_name(
     directory: Path, name: str, make: Callable[[Path], object], problem: str, load_format: str
 ) -> None:
     (directory / name).unlink(missing_ok=True)
@@ -351,15 +351,13 @@ def test_what_is_no_regular_file_is_refused_by_name_unread(
     assert f"{name} {problem}" in str(caught.value)
 
 
-def test_a_pipe_in_place_of_a_draft_layer_is_refused_unread(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_a_pipe_in_place_of_a_draft_layer_is_refused(directory: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "draft_layer.json")
     with pytest.raises(CheckpointError, match=r"draft_layer.json is a pipe"):
         read_draft_layer(tmp_path, open_directory(directory))
 
 
-def test_an_opt_of_many_positions_reads_8192_tokens_unless_asked_for_more() -> None:
+def test_an_opt_of_many_positions_reads_8192_tokens_by_default() -> None:
     config = {"max_position_embeddings": 16384}
     assert opt.read_structure(config, "long", None).max_seq_len == 8192
     assert opt.read_structure(config, "long", 16384).max_seq_len == 16384
@@ -367,7 +365,7 @@ def test_an_opt_of_many_positions_reads_8192_tokens_unless_asked_for_more() -> N
         opt.read_structure(config, "long", 16385)
 
 
-def test_old_spellings_of_a_configuration_are_understood(directory: Path) -> None:
+def test_old_spellings_in_a_configuration_are_accepted(directory: Path) -> None:
     config = json.loads((directory / "config.json").read_text())
     config |= {"pad_token_id": -1, "architectures": ["optForCausalLM"]}
     (directory / "config.json").write_text(json.dumps(config))
@@ -384,7 +382,7 @@ def test_a_value_head_is_left_out_with_a_warning(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["module.", "base_model.model."])
-def test_names_behind_a_prefix_are_one_problem(directory: Path, prefix: str) -> None:
+def test_tensor_names_with_a_common_prefix_are_one_problem(directory: Path, prefix: str) -> None:
     tensors = {f"{prefix}{name}": tensor for name, tensor in stored(directory).items()}
     rewrite(directory, "safetensors", tensors)
     with pytest.raises(CheckpointError) as caught:

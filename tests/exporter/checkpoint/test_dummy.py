@@ -12,7 +12,7 @@ from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 SHAPES = {"a.weight": (300, 701), "b.weight": (300, 701), "final_layer_norm.weight": (50_001,)}
 
 
-def test_a_tensor_depends_on_seed_and_name_alone() -> None:
+def test_a_tensor_depends_only_on_seed_and_name() -> None:
     reader = DummyReader(SHAPES, seed=1)
     weight = reader.read("a.weight")
     reader.read("b.weight")
@@ -32,19 +32,19 @@ def test_values_never_change_between_releases() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (1, 2), (7, 300), (299, 300)])
 @pytest.mark.parametrize("name", SHAPES)
-def test_rows_are_those_of_the_whole_tensor(name: str, start: int, stop: int) -> None:
+def test_rows_read_alone_equal_those_of_the_whole_tensor(name: str, start: int, stop: int) -> None:
     reader = DummyReader(SHAPES, seed=3)
     assert np.array_equal(reader.read_rows(name, start, stop), reader.read(name)[start:stop])
 
 
 @pytest.mark.parametrize(("name", "mean"), [("a.weight", 0), ("final_layer_norm.weight", 1)])
-def test_weights_are_normal_and_norms_lie_around_one(name: str, mean: float) -> None:
+def test_weights_are_normal_and_norms_are_near_one(name: str, mean: float) -> None:
     values = DummyReader(SHAPES, seed=0).read(name).astype(np.float64)
     assert values.mean() == pytest.approx(mean, abs=5e-4)
     assert values.std() == pytest.approx(0.02, rel=0.02)
 
 
-def test_content_id_tells_seeds_and_shapes_apart() -> None:
+def test_content_ids_differ_by_seed_and_shape() -> None:
     identities = {
         DummyReader({"a.weight": shape}, seed=seed).content_id("a.weight")
         for seed in (0, 1)
@@ -54,7 +54,7 @@ def test_content_id_tells_seeds_and_shapes_apart() -> None:
 
 
 @pytest.mark.parametrize("bos", [0, 2, None])
-def test_byte_level_tokenizer_reads_back_any_text(bos: int | None) -> None:
+def test_the_byte_level_tokenizer_decodes_any_text_it_encodes(bos: int | None) -> None:
     spec = model_spec({**(family_config("opt-125m") or {}), "bos_token_id": bos}, "m")
     content = byte_level_tokenizer(spec)
     assert content is not None
@@ -67,6 +67,6 @@ def test_byte_level_tokenizer_reads_back_any_text(bos: int | None) -> None:
     assert tokenizer.token_to_id("</s>") == 2
 
 
-def test_small_vocabulary_has_no_byte_level_tokenizer() -> None:
+def test_a_small_vocabulary_has_no_byte_level_tokenizer() -> None:
     spec = model_spec({**(family_config("opt-125m") or {}), "vocab_size": 259}, "m")
     assert byte_level_tokenizer(spec) is None

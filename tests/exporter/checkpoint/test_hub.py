@@ -58,7 +58,7 @@ def names_in_transformers() -> set[str]:
     return names
 
 
-def test_every_file_that_transformers_reads_is_downloaded(repository: Path) -> None:
+def test_every_file_read_by_transformers_is_downloaded(repository: Path) -> None:
     names = names_in_transformers()
     for name in names - {"config.json"}:
         (repository / name).write_text("{}")
@@ -66,12 +66,12 @@ def test_every_file_that_transformers_reads_is_downloaded(repository: Path) -> N
     assert names <= downloaded
 
 
-def test_checkpoints_made_of_another_keep_every_file_about_texts() -> None:
+def test_derived_checkpoints_keep_every_text_related_file() -> None:
     written = {utils.CONFIG_NAME, "tokenizer.json"}  # anew
     assert names_in_transformers() - written <= {*TEXT_FILES}
 
 
-def test_tokens_that_a_fine_tuning_added_survive_the_download(repository: Path) -> None:
+def test_tokens_added_by_fine_tuning_survive_the_download(repository: Path) -> None:
     vocab = ["<s>", "<pad>", "</s>", "<unk>", *map(chr, range(33, 127)), "Ġ", "ab"]
     files: dict[str, object] = {
         "vocab.json": {token: index for index, token in enumerate(vocab)},
@@ -90,7 +90,7 @@ def test_tokens_that_a_fine_tuning_added_survive_the_download(repository: Path) 
 @pytest.mark.parametrize(
     ("name", "problem"), [("a", "is not a directory"), ("b", "does not exist")]
 )
-def test_a_path_that_is_no_directory_is_told_from_one_that_is_missing(
+def test_a_path_to_a_file_and_a_missing_path_have_different_errors(
     tmp_path: Path, name: str, problem: str
 ) -> None:
     (tmp_path / "a").touch()
@@ -98,7 +98,7 @@ def test_a_path_that_is_no_directory_is_told_from_one_that_is_missing(
         locate(CheckpointSource(model=str(tmp_path / name)))
 
 
-def test_what_no_cache_has_is_refused_without_the_advice_of_a_command() -> None:
+def test_an_uncached_model_is_refused_without_advising_a_command() -> None:
     with pytest.raises(CheckpointError) as caught:
         locate(CheckpointSource(model="nope", local_files_only=True))
     assert str(caught.value).endswith("pass a local directory with config.json and weights")

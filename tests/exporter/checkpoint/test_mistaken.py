@@ -61,7 +61,7 @@ def as_parts(directory: Path) -> Path:
         ),
     ],
 )
-def test_what_is_often_taken_for_a_checkpoint_is_called_by_its_name(
+def test_common_mistakes_for_a_checkpoint_are_recognised(
     directory: Path, make: Callable[[Path], Path], problem: str
 ) -> None:
     with pytest.raises(CheckpointError) as caught:

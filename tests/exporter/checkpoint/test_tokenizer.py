@@ -35,7 +35,7 @@ def test_equal_tokenizers_need_no_warning(directory: Path) -> None:
     assert warning(directory, tokenizer_class="PreTrainedTokenizerFast") is None
 
 
-def test_tokenizer_config_that_changes_ids_is_a_warning(directory: Path) -> None:
+def test_a_tokenizer_config_that_changes_ids_is_a_warning(directory: Path) -> None:
     """LlamaTokenizer omits a blank that the file, from before it did so, puts before " two"."""
     said = warning(directory, tokenizer_class="LlamaTokenizer")
     assert said is not None
@@ -63,7 +63,7 @@ CATASTROPHE = {
         ({"normalizer": {"type": "Nonsense"}}, r"is not a tokenizer \(.*data did not match any"),
     ],
 )
-def test_tokenizer_that_a_library_dies_of_is_an_error_of_its_file(
+def test_a_tokenizer_that_kills_the_library_is_an_error_of_its_file(
     change: dict[str, object], reason: str, directory: Path
 ) -> None:
     path = directory / "tokenizer.json"
@@ -74,7 +74,7 @@ def test_tokenizer_that_a_library_dies_of_is_an_error_of_its_file(
     assert caught.value.problems[0].endswith("; use the tokenizer files of the original model")
 
 
-def test_tokenizer_that_exceeds_a_limit_is_an_error_that_names_it(
+def test_a_tokenizer_that_exceeds_a_limit_is_an_error_naming_the_limit(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizer, "_READING", Limits(seconds=20, memory=4 << 30, wall=0.01))
@@ -82,7 +82,7 @@ def test_tokenizer_that_exceeds_a_limit_is_an_error_that_names_it(
         read_tokenizer(directory)
 
 
-def test_configuration_that_transformers_refuses_is_a_warning(directory: Path) -> None:
+def test_a_configuration_that_transformers_refuses_is_a_warning(directory: Path) -> None:
     config = {"model_type": "llama", "num_hidden_layers": 2, "layer_types": ["nonsense"]}
     (directory / "config.json").write_text(json.dumps(config))
     said = warning(directory)
@@ -95,7 +95,7 @@ def test_configuration_that_transformers_refuses_is_a_warning(directory: Path) -
     ("content", "package"),
     [(b"\x0a\x0e\x0a\x05<unk>", "sentencepiece"), (b"IQ== 0\nIg== 1\n", "tiktoken")],
 )
-def test_tokenizer_model_names_the_package_that_it_needs(
+def test_a_tokenizer_model_without_its_package_names_the_package(
     content: bytes, package: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "tokenizer.json").unlink()

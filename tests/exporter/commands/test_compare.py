@@ -18,7 +18,7 @@ def bundle(exported: Exported) -> Path:
 run = partial(command_line.run, "compare")
 
 
-def test_agreement_is_a_table_and_exit_code_0(bundle: Path) -> None:
+def test_agreement_prints_a_table_and_exits_with_0(bundle: Path) -> None:
     result = run(bundle, "--layer", 0, "--layer", 5)
     assert result.exit_code == 0, result.stderr
     for text in ("layer_005", "cosine", "all outputs of 2 engines agree"):

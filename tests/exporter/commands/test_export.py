@@ -100,7 +100,7 @@ def test_every_flag_and_the_file_reach_the_configuration(monkeypatch: pytest.Mon
     ]
 
 
-def test_interruption_says_how_to_resume(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_says_how_to_resume(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(config: ExportConfig, events: Events) -> None:
         raise KeyboardInterrupt
 
@@ -135,7 +135,7 @@ def test_bad_arguments_are_usage_errors(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("verified_here")
-def test_export_verifies_unless_told_not_to(model: str, tmp_path: Path) -> None:
+def test_export_verifies_by_default(model: str, tmp_path: Path) -> None:
     result = run(model, "-o", str(tmp_path / "bundle"), "--quantize", "int8", "-v")
     assert result.exit_code == 0, result.output
     assert "passed" in result.stdout

@@ -24,7 +24,7 @@ def test_a_comparison_with_the_reference_is_printed(
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_json_is_printed_of_a_failure_too(tmp_path: Path, is_whole: bool) -> None:
+def test_json_is_also_printed_after_a_failure(tmp_path: Path, is_whole: bool) -> None:
     path = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
     if not is_whole:
         weights = max(path.rglob("*.onnx"))
@@ -46,7 +46,7 @@ def test_json_is_printed_of_a_failure_too(tmp_path: Path, is_whole: bool) -> Non
         (["--load-format", "dummy"], "load_format"),
     ],
 )
-def test_options_of_a_comparison_are_refused_without_a_reference(
+def test_comparison_options_are_refused_without_a_reference(
     tmp_path: Path, options: list[str], name: str
 ) -> None:
     path = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path

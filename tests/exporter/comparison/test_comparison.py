@@ -73,14 +73,14 @@ def test_other_engines_agree_with_their_canonical_graphs_at_every_step(
     assert all(0 <= tensor.error < 1e-5 for tensor in others)
 
 
-def test_without_canonical_graphs_the_reference_is_not_optimised(exported: Exported) -> None:
+def test_the_unoptimised_bundle_replaces_missing_canonical_graphs(exported: Exported) -> None:
     report = compare(CompareConfig(bundle=exported("pre_norm"), layers=(0,)))
     assert report.reference == "pre_norm (onnxruntime:disabled)"
     assert report.problem is None
     report.raise_if_diverging()
 
 
-def test_only_the_layers_asked_for_are_compared_on_the_same_inputs(
+def test_only_the_selected_layers_are_compared_on_the_same_inputs(
     faulty: Path, report: ComparisonReport
 ) -> None:
     part = compare(CompareConfig(bundle=faulty, layers=(3, 5)))
@@ -89,7 +89,7 @@ def test_only_the_layers_asked_for_are_compared_on_the_same_inputs(
     )
 
 
-def test_rounding_between_formats_is_tolerated_and_atol_narrows_it(
+def test_rounding_between_formats_is_tolerated_unless_atol_is_small(
     exported: Exported, bundle: Path
 ) -> None:
     quantized = exported("pre_norm", quantize="int8")
@@ -166,7 +166,7 @@ def test_engines_that_append_in_place_are_compared_with_canonical_ones(exported:
 
 
 @pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
-def test_a_cache_that_polygraphy_has_no_type_for_is_refused(exported: Exported) -> None:
+def test_a_cache_type_that_polygraphy_lacks_is_refused(exported: Exported) -> None:
     own = exported("pre_norm", kernels="skipdec", kv_dtype="int8")
     with pytest.raises(UsageError, match="has a KV cache of int8, which Polygraphy's runners"):
         compare(CompareConfig(bundle=own))

@@ -27,7 +27,7 @@ def test_either_tolerance_decides(largest: float, median: float, diverges: bool)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_on_either_side_diverges(bad: float) -> None:
+def test_non_finite_values_on_either_side_diverge(bad: float) -> None:
     broken = REFERENCE.copy()
     broken[0, 1] = bad
     for sides in ((broken, REFERENCE), (REFERENCE, broken), (broken, broken)):
@@ -35,6 +35,6 @@ def test_what_is_not_finite_on_either_side_diverges(bad: float) -> None:
         assert (errors.diverges, errors.error) == (True, np.inf)
 
 
-def test_another_shape_is_named() -> None:
+def test_a_different_shape_is_named() -> None:
     with pytest.raises(SkipDecError, match=r"logits \| is \(1, 2\) on one side and \(1, 4\)"):
         tensor_errors("head", "logits", 0, REFERENCE[:, :2], REFERENCE, Tolerance(1, 1))

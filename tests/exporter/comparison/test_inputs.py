@@ -21,7 +21,7 @@ def test_both_bundles_may_be_in_the_home_directory(
 
 
 @pytest.mark.parametrize("positions", [1, 2, 40])
-def test_calls_have_tokens_and_stay_within_both_bundles_positions(positions: int) -> None:
+def test_random_calls_fit_the_positions_of_both_bundles(positions: int) -> None:
     manifest = hollow_manifest(2)
     model = manifest.model.model_copy(update={"max_seq_len": positions})
     shorter = manifest.model_copy(update={"model": model})

@@ -50,7 +50,7 @@ def feed_forward(
 
 
 @pytest.mark.parametrize("scale", [0.1, 8.0])
-def test_two_products_and_a_maximum_compute_it(scale: float, tmp_path: Path) -> None:
+def test_a_feed_forward_becomes_two_products_and_a_maximum(scale: float, tmp_path: Path) -> None:
     arrays = parameters(scale)
     model = feed_forward(arrays)
     absorb_biases(model.graph)
@@ -74,7 +74,7 @@ def test_two_products_and_a_maximum_compute_it(scale: float, tmp_path: Path) -> 
     ],
     ids=["no first bias", "no second bias", "GELU", "float32"],
 )
-def test_any_other_feed_forward_stays(missing: str, activation: str, dtype: str) -> None:
+def test_any_other_feed_forward_is_unchanged(missing: str, activation: str, dtype: str) -> None:
     arrays = parameters()
     arrays.pop(missing, None)
     model = feed_forward(arrays, activation, dtype)

@@ -50,9 +50,7 @@ def operators(engine: LoweredEngine) -> Counter[str]:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("structure", LLAMA_STRUCTURES)
-def test_four_products_and_two_norms_are_all_beside_attention(
-    structure: str, precision: str
-) -> None:
+def test_a_layer_is_attention_four_products_and_two_norms(structure: str, precision: str) -> None:
     engine = lowered(structure, PRECISIONS[precision])
     counts = operators(engine)
     assert counts[PRODUCTS[precision]] == 4
@@ -83,7 +81,7 @@ def gate_nodes(halves: ir.Value) -> list[ir.Node]:
     return [split, sigmoid, silu, ir.node("Mul", [silu.outputs[0], other])]
 
 
-def test_only_a_whole_gate_is_one() -> None:
+def test_only_a_complete_gate_is_recognised() -> None:
     halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
     split, sigmoid, silu, product = gate_nodes(halves)
     (result,) = product.outputs
@@ -94,14 +92,14 @@ def test_only_a_whole_gate_is_one() -> None:
 
 
 @pytest.mark.parametrize("index", [1, 2])
-def test_a_gate_whose_inner_values_are_used_elsewhere_is_left_alone(index: int) -> None:
+def test_a_gate_whose_inner_values_are_used_elsewhere_is_not_fused(index: int) -> None:
     halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
     nodes = gate_nodes(halves)
     graph = graph_of(nodes, halves, nodes[-1].outputs[0], nodes[index].outputs[0])
     assert gate_after(graph, nodes[0]) is None
 
 
-def test_gate_and_other_exchanged_are_no_gate() -> None:
+def test_exchanged_gate_and_other_are_not_fused() -> None:
     halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
     split, sigmoid, silu, product = gate_nodes(halves)
     gate, other = split.outputs

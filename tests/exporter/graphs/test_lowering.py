@@ -60,7 +60,7 @@ def test_embedding_and_head_equal_their_modules(structure: str, dtype: str, tmp_
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE[dtype], rtol=0)
 
 
-def test_lowered_layer_has_one_attention_and_inputs_named_by_role(tmp_path: Path) -> None:
+def test_a_lowered_layer_has_one_attention_and_inputs_named_by_role(tmp_path: Path) -> None:
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
     graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
     operators = {node.op_type for node in graph.node}
@@ -71,9 +71,7 @@ def test_lowered_layer_has_one_attention_and_inputs_named_by_role(tmp_path: Path
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
-def test_the_runtime_keeps_quantised_products_as_they_were_written(
-    quantize: str, tmp_path: Path
-) -> None:
+def test_onnx_runtime_does_not_rewrite_quantised_products(quantize: str, tmp_path: Path) -> None:
     precision = PrecisionSpec(quantize=quantize, block_size=16, accuracy_level=4)
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path, precision)
     seen = operators(optimised(tmp_path / built.spec.graph, tmp_path))
@@ -83,7 +81,7 @@ def test_the_runtime_keeps_quantised_products_as_they_were_written(
 
 @pytest.mark.parametrize("quantize", ["int4", "int8-block"])
 @pytest.mark.parametrize("structure", ["pre_norm", "llama"])
-def test_products_of_blocks_take_and_give_float16(
+def test_block_products_take_and_return_float16(
     structure: str, quantize: str, tmp_path: Path
 ) -> None:
     precision = PrecisionSpec(dtype="float16", quantize=quantize, block_size=16)

@@ -54,7 +54,7 @@ FORMS = [("LayerNormalization", True), ("LayerNormalization", False), ("RMSNorma
 
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 @pytest.mark.parametrize(("op_type", "with_bias"), FORMS)
-def test_norms_are_replaced_equal(op_type: str, with_bias: bool) -> None:
+def test_replaced_norms_compute_the_same(op_type: str, with_bias: bool) -> None:
     model = graph_of_norms(op_type, with_bias)
     x = np.random.default_rng(1).standard_normal((3, SIZE), np.float32) / 100
     expected = run(model, x)

@@ -102,7 +102,7 @@ class Layer:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_attention_takes_them_and_the_layer_no_positions(name: str) -> None:
+def test_attention_takes_norms_and_rates_and_the_layer_no_positions(name: str) -> None:
     lowered = lowered_layer(tiny(name)[0])
     graph = lowered.graph.graph
     (node,) = (each for each in graph if each.op_type == "Attention")

@@ -35,7 +35,7 @@ def test_a_layer_of_opt_in_float16_has_ten_nodes(tmp_path: Path) -> None:
         ("llama", "SkipSimplifiedLayerNormalization"),
     ],
 )
-def test_norms_behind_residual_sums_are_joined(structure: str, joint: str, tmp_path: Path) -> None:
+def test_norms_after_residual_sums_are_joined(structure: str, joint: str, tmp_path: Path) -> None:
     assert operators(layer_graph(structure, tmp_path))[joint] == 2
 
 
@@ -45,7 +45,7 @@ def test_a_layer_in_float32_keeps_sums_and_norms_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("structure", ["pre_norm", "no_bias", "llama"])
-def test_a_cpu_computes_joint_norms_between_products_in_float32(
+def test_a_cpu_computes_joined_norms_between_products_in_float32(
     structure: str, tmp_path: Path
 ) -> None:
     graph = layer_graph(structure, tmp_path)

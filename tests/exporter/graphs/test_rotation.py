@@ -36,7 +36,7 @@ def test_ragged_rows_are_rotated_as_in_the_module(name: str, tmp_path: Path) -> 
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE["float16"], rtol=0)
 
 
-def test_a_session_computes_the_tables_once(tmp_path: Path) -> None:
+def test_a_session_computes_the_rotation_tables_once(tmp_path: Path) -> None:
     built = build(EngineKind.LAYER, spec("packed"), tmp_path, FLOAT16)
     left = operators(optimised(tmp_path / built.spec.graph, tmp_path))
     assert not set(left) & {"Range", "Cos", "Sin", "RotaryEmbedding"}
@@ -53,7 +53,9 @@ def test_heads_are_neither_split_for_rotation_nor_transposed(name: str, tmp_path
     [("float32", {"rotary_dim": 16}), ("float16", {"rotary_dim": 12})],
     ids=["float32", "a rotation of 12 elements, which the operator refuses"],
 )
-def test_other_rotations_stay_outside(dtype: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_other_rotations_stay_outside_attention(
+    dtype: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     precision = PrecisionSpec(dtype=dtype)
     built = build(EngineKind.LAYER, tiny_spec("llama", **changes), tmp_path, precision)
     assert "RotaryEmbedding" in written(tmp_path / built.spec.graph)

@@ -75,7 +75,7 @@ def build(
         *((name, dtype) for name in ("post_norm", "no_bias", "llama") for dtype in FLOATS),
     ],
 )
-def test_the_builder_takes_a_layer_of_every_structure(
+def test_the_builder_accepts_a_layer_of_every_structure(
     structure: str, dtype: str, tmp_path: Path
 ) -> None:
     precision = PrecisionSpec(dtype=dtype)
@@ -94,7 +94,7 @@ def test_the_builder_takes_a_layer_of_every_structure(
         (EngineKind.HEAD, "llama", "float16"),
     ],
 )
-def test_the_builder_takes_the_other_engines(
+def test_the_builder_accepts_the_other_engines(
     kind: EngineKind, structure: str, dtype: str, tmp_path: Path
 ) -> None:
     precision = PrecisionSpec(dtype=dtype)
@@ -110,7 +110,7 @@ def test_the_builder_takes_the_other_engines(
         ("int8-static", "float32"),
     ],
 )
-def test_the_builder_takes_quantised_layers_and_sees_every_quantisation(
+def test_the_builder_accepts_quantised_layers_with_every_quantisation(
     name: str, dtype: str, tmp_path: Path
 ) -> None:
     precision = quantized(name, dtype)
@@ -124,14 +124,16 @@ def test_the_builder_takes_quantised_layers_and_sees_every_quantisation(
 
 @needs_tensorrt_rtx
 @pytest.mark.parametrize("name", ["int8", "int4", "fp8"])
-def test_the_builder_takes_quantised_heads_of_an_odd_vocabulary(name: str, tmp_path: Path) -> None:
+def test_the_builder_accepts_quantised_heads_of_an_odd_vocabulary(
+    name: str, tmp_path: Path
+) -> None:
     report = build(EngineKind.HEAD, fusible_spec(), quantized(name, "float16"), tmp_path)
     assert report.layer_counts["DEQUANTIZE"] == (2 if name == "fp8" else 1)
 
 
 @pytest.mark.parametrize("name", ["none", *QUANTIZED])
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "llama"])
-def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
+def test_a_lowered_layer_equals_a_module_with_dequantised_weights(
     structure: str, name: str, tmp_path: Path
 ) -> None:
     """Compare the graph on ONNX Runtime with the torch module on dequantised weights."""
@@ -197,7 +199,7 @@ def dequantized_module(model: ModelSpec, precision: PrecisionSpec) -> torch.nn.M
     return reference
 
 
-def test_only_float32_attention_may_be_taken_apart() -> None:
+def test_only_float32_attention_may_be_decomposed() -> None:
     for dtype, marked in (("float32", True), ("float16", False), ("bfloat16", False)):
         precision = PrecisionSpec(dtype=dtype)
         graph = canonical_graph(EngineKind.LAYER, fusible_spec(), precision.dtype)
@@ -217,7 +219,7 @@ def test_a_capacity_is_set_on_a_copy() -> None:
     assert "T" in [str(size) for size in graph.graph.inputs[1].shape]
 
 
-def test_inputs_of_attention_that_the_parser_drops_in_silence_are_refused() -> None:
+def test_attention_inputs_that_the_parser_silently_drops_are_refused() -> None:
     """The mask uses these lengths too, so not even an unused-input warning appears."""
     graph = canonical_graph(EngineKind.LAYER, fusible_spec(), "float16").clone()
     (attention,) = (node for node in graph.graph if node.op_type == "Attention")
@@ -249,7 +251,9 @@ def test_a_model_without_kernels_is_refused_with_every_reason() -> None:
     ("gpu", "refused"),
     [("7.5", ["bfloat16", "fp8"]), ("8.6", ["fp8"]), ("8.9", []), ("12.0", []), (None, [])],
 )
-def test_formats_that_a_gpu_does_not_know_are_refused(gpu: str | None, refused: list[str]) -> None:
+def test_formats_that_a_gpu_does_not_support_are_refused(
+    gpu: str | None, refused: list[str]
+) -> None:
     precision = quantized("fp8", "bfloat16")
     if not refused:
         check_model(fusible_spec(), precision, gpu)
@@ -265,7 +269,7 @@ def test_fp8_needs_ranges() -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int8-block", "int4"])
-def test_a_written_graph_has_the_dtypes_that_were_asked_for(name: str, tmp_path: Path) -> None:
+def test_a_written_graph_has_the_requested_dtypes(name: str, tmp_path: Path) -> None:
     """``build_engine`` checks inputs, outputs and weights of the graph it wrote."""
     precision = quantized(name, "bfloat16")
     built = build_engine_files(

@@ -31,7 +31,7 @@ from skipdec.exporter.graphs.trace import trace_engine
 @pytest.mark.parametrize(
     ("structure", "dtype"), [*((name, "float32") for name in STRUCTURES), ("pre_norm", "float16")]
 )
-def test_initialisers_without_data_are_the_parameters(
+def test_initialisers_without_data_equal_the_parameters(
     structure: str, dtype: FloatType, kind: EngineKind
 ) -> None:
     model = tiny_spec(structure)

@@ -84,7 +84,7 @@ run = partial(command_line.run, "build")
 
 
 @pytest.mark.slow
-def test_it_builds_without_torch_and_leaves_the_source_alone(source: Path, tmp_path: Path) -> None:
+def test_build_needs_no_torch_and_leaves_the_source_unchanged(source: Path, tmp_path: Path) -> None:
     before = digests(source)
     words = ("build", source, "--target", TARGET, "--gpu-arch", "8.9", "-o", tmp_path / "built")
     command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, words), "--json"]
@@ -120,7 +120,7 @@ def test_build_equals_an_export_to_the_target(source: Path, plans: Path, tmp_pat
         ({"quantize": "int4", "block_size": 32, "head_quantize": "int8-block"}, 2),
     ],
 )
-def test_weights_are_quantised_from_the_canonical_ones(
+def test_weights_are_quantised_from_canonical_weights(
     options: dict[str, Any], codes_per_byte: int, source: Path, tmp_path: Path
 ) -> None:
     manifest = built(source, tmp_path / "built", **options)
@@ -157,7 +157,7 @@ def test_a_build_resumes(source: Path, tmp_path: Path) -> None:
     assert events.resumed == {"embed", "layer_000", "layer_001"}
 
 
-def test_the_default_name_tells_precision_and_target(source: Path) -> None:
+def test_the_default_name_contains_precision_and_target(source: Path) -> None:
     config = BuildConfig(bundle=source, target=TARGET, quantize="int4")
     assert output_path(config, EngineBundle.open(source)).name == (
         "tiny-fp16-int4-tensorrt-rtx.skipdec"
@@ -194,7 +194,9 @@ def test_a_damaged_source_is_not_compiled(source: Path, tmp_path: Path) -> None:
         built(copy, tmp_path / "built")
 
 
-def test_verify_hashes_plans_and_says_that_they_were_not_run(plans: Path, tmp_path: Path) -> None:
+def test_verify_hashes_plans_and_reports_that_they_were_not_run(
+    plans: Path, tmp_path: Path
+) -> None:
     shutil.copytree(plans, tmp_path / "built")
     result = command_line.run("verify", tmp_path / "built")
     assert result.exit_code == 0, result.output
@@ -208,7 +210,7 @@ def test_verify_hashes_plans_and_says_that_they_were_not_run(plans: Path, tmp_pa
     assert "layer_001.t64.plan" in result.stderr
 
 
-def test_only_targets_whose_bundles_run_can_be_built() -> None:
+def test_only_runnable_targets_can_be_built() -> None:
     with pytest.raises(UsageError, match="allowed: 'onnxruntime', 'tensorrt' or 'tensorrt-rtx'"):
         BuildConfig(bundle=Path("b"), target="canonical")
     assert run("b", "--target", "canonical").exit_code == 2

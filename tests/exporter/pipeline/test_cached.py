@@ -69,18 +69,18 @@ def test_a_failed_export_ends_the_command_with_its_code(
     assert (ended.value.code, len(exports)) == (3, 1)
 
 
-def test_what_is_no_checkpoint_is_left_to_the_error_of_opening_it(tmp_path: Path) -> None:
+def test_a_path_that_is_no_checkpoint_is_left_to_the_bundle_reader(tmp_path: Path) -> None:
     for text in (str(tmp_path), "/dev/null"):
         assert cached_bundle(text, INT8) is None
 
 
-def test_what_does_not_exist_is_refused_with_all_that_may_be_given() -> None:
+def test_a_missing_path_is_refused_with_the_accepted_kinds() -> None:
     for text in ("absent", "./some/absent", "/some/absent", "a/b/c"):
         with pytest.raises(CheckpointError, match=r"does not exist; .* hub id or short name"):
             cached_bundle(text, INT8)
 
 
-def test_a_name_near_a_checkpoints_is_asked_about_unless_it_is_an_unfinished_bundle(
+def test_a_misspelt_model_gets_a_suggestion_unless_it_is_a_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def test_a_name_near_a_checkpoints_is_asked_about_unless_it_is_an_unfinished_bun
     assert cached_bundle("out/m.skipdec", INT8) is None  # reads as a hub id, too
 
 
-def test_what_is_often_taken_for_a_checkpoint_is_named(
+def test_common_mistakes_for_a_checkpoint_are_named(
     exports: list[list[str]], tmp_path: Path
 ) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
@@ -123,7 +123,7 @@ def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]
 
 
 @pytest.mark.usefixtures("verified_here", "own_thread_pools")
-def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
+def test_generate_takes_export_options_only_with_a_checkpoint(
     checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "run", run_here)

@@ -138,7 +138,7 @@ def test_a_narrow_head_gives_the_bits_of_the_first_tokens(
     assert draft.engine.step_bytes < bundle.manifest.head.step_bytes
 
 
-def test_without_drafts_a_bundle_is_what_it_was(
+def test_drafts_only_add_files_and_fields_to_a_bundle(
     drafted: Callable[..., Path], exported: Exported
 ) -> None:
     plain = EngineBundle.open(exported("pre_norm", kernels="skipdec", quantize="int8")).manifest
@@ -239,7 +239,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_draft_layer_is_refused_before_any_work(
+def test_an_invalid_draft_layer_is_refused_before_any_work(
     name: str, checkpoint: Checkpoints, draft_of: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = str(checkpoint("pre_norm"))
@@ -287,7 +287,7 @@ def test_the_draft_layer_of_another_model_is_refused(
         ({"draft_layer": Path("d")}, "d .* has no draft_layer.json and no draft_layer.safetensors"),
     ],
 )
-def test_options_that_ask_for_what_can_not_be_are_refused(
+def test_impossible_options_are_refused(
     options: dict[str, Any], words: str, checkpoint: Checkpoints
 ) -> None:
     chosen = {"quantize": "int8"} | options
@@ -296,12 +296,12 @@ def test_options_that_ask_for_what_can_not_be_are_refused(
 
 
 @pytest.mark.parametrize("options", [*PACKED, FOREIGN], ids=named)
-def test_a_head_can_be_cut_where_it_is_packed(options: dict[str, Any]) -> None:
+def test_only_a_packed_head_can_be_cut(options: dict[str, Any]) -> None:
     precision = ExportConfig(model="m", **options).precision()
     assert (uncut_head(precision) is None) == (packed_head(precision) is not None)
 
 
-def test_a_head_in_blocks_of_another_size_is_told_the_sizes() -> None:
+def test_an_unsupported_block_size_is_refused_with_the_allowed_sizes() -> None:
     precision = PrecisionSpec(head_quantize="int4", block_size=16, accuracy_level=4)
     reason = uncut_head(precision)
     assert reason is not None
@@ -336,7 +336,7 @@ def test_verification_finds_other_weights_in_the_draft_layer(
     )
 
 
-def test_verification_says_that_a_draft_layer_was_not_compared(
+def test_verification_reports_that_a_draft_layer_was_not_compared(
     drafted: Callable[..., Path], exported: Exported, checkpoint: Checkpoints
 ) -> None:
     model, bundle = checkpoint("pre_norm"), drafted("pre_norm", quantize="int8")
@@ -356,7 +356,7 @@ def test_verification_refuses_a_layer_that_reads_other_states(
         verified(bundle, checkpoint("pre_norm"), draft_layer=other)
 
 
-def test_a_build_leaves_drafts_out_and_says_so(
+def test_a_build_leaves_out_drafts_and_reports_it(
     drafted: Callable[..., Path], exported: Exported, tmp_path: Path
 ) -> None:
     options = {"kernels": "skipdec", "quantize": "int8", "keep_canonical": True}

@@ -99,7 +99,7 @@ def calls_of_an_export(
 
 
 @pytest.mark.parametrize("moment", range(5))  # scripts/attack/kills.py kills at more
-def test_killed_at_any_moment_and_resumed_is_as_if_undisturbed(
+def test_an_export_killed_at_any_moment_and_resumed_is_identical(
     moment: int, model: str, undisturbed: dict[str, str], calls_of_an_export: int, tmp_path: Path
 ) -> None:
     output = tmp_path / "bundle"
@@ -114,7 +114,7 @@ def test_killed_at_any_moment_and_resumed_is_as_if_undisturbed(
 
 
 @pytest.mark.parametrize("share", [0.5, 0.93, 0.96, 0.99])
-def test_killed_while_replacing_leaves_the_old_bundle_or_the_new(
+def test_a_kill_while_replacing_leaves_the_old_bundle_or_the_new(
     share: float, model: str, undisturbed: dict[str, str], calls_of_an_export: int, tmp_path: Path
 ) -> None:
     output = tmp_path / "bundle"
@@ -126,7 +126,7 @@ def test_killed_while_replacing_leaves_the_old_bundle_or_the_new(
     assert digests(output) in (old, undisturbed)
 
 
-def test_interrupted_export_publishes_nothing_and_continues(
+def test_an_interrupted_export_publishes_nothing_and_resumes(
     model: str, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
@@ -139,7 +139,7 @@ def test_interrupted_export_publishes_nothing_and_continues(
     assert digests(config.output) == undisturbed
 
 
-def test_publishing_that_has_begun_is_finished_in_spite_of_a_signal(
+def test_a_signal_does_not_interrupt_publishing(
     model: str, undisturbed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = Place.take
@@ -158,7 +158,7 @@ def test_publishing_that_has_begun_is_finished_in_spite_of_a_signal(
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"resume": False}])
-def test_engines_of_another_request_are_not_taken(
+def test_engines_of_another_request_are_not_reused(
     options: dict[str, object], model: str, tmp_path: Path
 ) -> None:
     config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
@@ -169,7 +169,7 @@ def test_engines_of_another_request_are_not_taken(
     assert events.resumed == set()
 
 
-def test_engine_damaged_between_two_runs_is_built_again(
+def test_an_engine_damaged_between_two_runs_is_rebuilt(
     model: str, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     config = ExportConfig(model=model, output=tmp_path / "bundle", verify=False)
@@ -185,7 +185,7 @@ def test_engine_damaged_between_two_runs_is_built_again(
     assert digests(config.output) == undisturbed
 
 
-def test_changed_weights_of_one_layer_rebuild_that_layer_alone(model: str, tmp_path: Path) -> None:
+def test_changed_weights_of_one_layer_rebuild_only_that_layer(model: str, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     directory = Path(shutil.copytree(model, tmp_path / "pre_norm"))
@@ -201,7 +201,7 @@ def test_changed_weights_of_one_layer_rebuild_that_layer_alone(model: str, tmp_p
 
 
 @pytest.mark.parametrize("options", [{"jobs": 3}, {"keep_canonical": True}])
-def test_engines_do_not_depend_on_how_they_were_built(
+def test_engines_do_not_depend_on_jobs_or_keep_canonical(
     options: dict[str, object], model: str, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     output = tmp_path / "elsewhere"
@@ -226,7 +226,7 @@ def test_bin_and_safetensors_give_the_same_engines(
     assert source["load_format"] == "bin"
 
 
-def test_bundle_names_no_path_of_this_machine(model: str, tmp_path: Path) -> None:
+def test_a_bundle_contains_no_path_of_this_machine(model: str, tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     export_to(output, model, keep_canonical=True)
     for path in output.rglob("*"):
@@ -259,7 +259,7 @@ def test_two_exports_to_one_place_do_not_mix(model: str, tmp_path: Path) -> None
     EngineBundle.open(tmp_path / "bundle", verify="full")
 
 
-def test_report_tells_what_was_built(model: str, tmp_path: Path) -> None:
+def test_the_report_lists_what_was_built(model: str, tmp_path: Path) -> None:
     report = export_to(tmp_path / "bundle", model)
     bundle = EngineBundle.open(tmp_path / "bundle")
     built = [spec.name for spec in bundle.manifest.all_engines]

@@ -54,9 +54,7 @@ class Swapping(Events):
             assert exchange(*self._bundles)
 
 
-def test_a_source_that_is_replaced_meanwhile_is_not_mixed_with_another(
-    exported: Exported, tmp_path: Path
-) -> None:
+def test_a_source_replaced_during_a_build_is_refused(exported: Exported, tmp_path: Path) -> None:
     for name, options in (("source", {}), ("other", {"load_format": "dummy"})):
         made = exported("post_norm", kernels="onnxruntime", keep_canonical=True, **options)
         EngineBundle.open(made).save(tmp_path / name)

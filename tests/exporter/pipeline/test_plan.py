@@ -40,7 +40,7 @@ def directory(checkpoint: Checkpoints, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", CASES)
-def test_planned_sizes_are_those_built(
+def test_planned_sizes_equal_the_built_sizes(
     exported: Exported, checkpoint: Checkpoints, options: dict[str, object]
 ) -> None:
     manifest = EngineBundle.open(exported("post_norm", **options)).manifest
@@ -73,7 +73,7 @@ def test_planning_a_huge_model_is_quick_and_writes_nothing(
         ({"model": "opt-1.3b", "quantize": "int8"}, "opt-1.3b-int8.skipdec"),
     ],
 )
-def test_output_is_named_after_model_and_precision(values: dict[str, str], name: str) -> None:
+def test_the_output_is_named_after_model_and_precision(values: dict[str, str], name: str) -> None:
     assert output_path(ExportConfig(**values)).name == name
 
 
@@ -95,7 +95,7 @@ def test_a_single_problem_keeps_its_own_type(directory: Path) -> None:
         plan_export(ExportConfig(model=str(directory), max_seq_len=65))
 
 
-def test_full_disk_stops_before_work_but_dry_run_still_shows_the_plan(
+def test_a_full_disk_stops_an_export_but_not_a_dry_run(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -113,7 +113,7 @@ def test_full_disk_stops_before_work_but_dry_run_still_shows_the_plan(
     assert not any(line.endswith(" ") for line in result.stdout.splitlines()), "no padding in pipes"
 
 
-def test_space_is_that_of_the_disk_to_which_a_link_leads(
+def test_free_space_is_measured_on_the_disk_a_link_leads_to(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -127,12 +127,12 @@ def test_space_is_that_of_the_disk_to_which_a_link_leads(
 
 
 @pytest.mark.parametrize("spec", ["linear:max=7,min=2,horizon=8", "9x:horizon=8", "nonsense"])
-def test_schedule_must_fit_the_model(directory: Path, spec: str) -> None:
+def test_a_schedule_must_fit_the_model(directory: Path, spec: str) -> None:
     with pytest.raises(ScheduleError):
         plan_export(ExportConfig(model=str(directory), schedule=spec))
 
 
-def test_own_schedule_is_used_unless_another_is_asked_for(directory: Path) -> None:
+def test_the_checkpoints_schedule_is_the_default(directory: Path) -> None:
     own = plan_export(ExportConfig(model=str(directory), schedule="2x:horizon=8")).schedule
     assert plan_export(ExportConfig(model=str(directory))).schedule.is_full
     (directory / "training_schedule.json").write_text(json.dumps(own.to_document()))
@@ -160,7 +160,7 @@ def test_early_exit_allows_schedules_of_the_lowest_layers(
     assert warning in texts
 
 
-def test_own_schedule_of_another_depth_is_refused(directory: Path) -> None:
+def test_a_checkpoints_schedule_of_another_depth_is_refused(directory: Path) -> None:
     own = plan_export(ExportConfig(model=str(directory), schedule="full")).schedule.to_document()
     deeper = {**own, "num_layers": 12, "max_exit_layer": 12, "min_exit_layer": 12}
     (directory / "schedule.json").write_text(json.dumps(deeper))
@@ -176,7 +176,7 @@ def test_own_schedule_of_another_depth_is_refused(directory: Path) -> None:
         ({"quantize": "int8"}, False),
     ],
 )
-def test_float16_on_a_cpu_is_warned_of_once(
+def test_float16_on_a_cpu_is_one_warning(
     directory: Path, options: dict[str, str], warned: bool
 ) -> None:
     warnings = plan_export(ExportConfig(model=str(directory), **options)).warnings

@@ -40,7 +40,7 @@ def logprobs(bundle: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_tables_keep_the_type_of_the_checkpoint(dtype: str, tmp_path: Path) -> None:
+def test_embedding_tables_keep_the_type_of_the_checkpoint(dtype: str, tmp_path: Path) -> None:
     model = tiny_model("llama").to(getattr(torch, dtype))
     narrow = exported_from(model, tmp_path / "narrow")
     wide = exported_from(model.float(), tmp_path / "wide")

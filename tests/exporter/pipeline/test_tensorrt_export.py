@@ -72,7 +72,7 @@ def without_builds(manifest: Manifest) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_bundle_holds_one_plan_an_engine_and_one_a_bucket_for_layers(
+def test_layers_have_a_plan_per_bucket_and_other_engines_one_plan(
     exported: tuple[ExportReport, Manifest],
 ) -> None:
     _, manifest = exported
@@ -92,7 +92,7 @@ def test_the_bundle_holds_one_plan_an_engine_and_one_a_bucket_for_layers(
     assert manifest.canonical == ()
 
 
-def test_the_manifest_says_how_it_was_built(exported: tuple[ExportReport, Manifest]) -> None:
+def test_the_manifest_records_the_build_options(exported: tuple[ExportReport, Manifest]) -> None:
     report, manifest = exported
     build = manifest.build
     assert build is not None
@@ -104,7 +104,7 @@ def test_the_manifest_says_how_it_was_built(exported: tuple[ExportReport, Manife
     assert manifest.layers[0].step_bytes == weights + norms
 
 
-def test_the_report_tells_of_every_plan_and_of_what_was_not_run(
+def test_the_report_lists_every_plan_and_what_was_not_run(
     exported: tuple[ExportReport, Manifest],
 ) -> None:
     report, _ = exported
@@ -123,7 +123,7 @@ def test_the_report_tells_of_every_plan_and_of_what_was_not_run(
     assert ExportReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_equal_input_gives_equal_bundles_but_for_bytes_of_plans(
+def test_equal_input_gives_equal_bundles_except_for_plan_bytes(
     exported: tuple[ExportReport, Manifest], model: Path, tmp_path: Path
 ) -> None:
     _, manifest = exported
@@ -141,7 +141,7 @@ def test_the_command_reports_as_json_and_shows_each_engine(command: tuple[Result
     assert all(name in result.stderr for name in ENGINES)
 
 
-def test_interruption_within_a_plan_leaves_no_partial_file_and_resumes(
+def test_an_interrupted_plan_leaves_no_partial_file_and_is_resumed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remembered = plan_compiler.build_plan
@@ -167,7 +167,7 @@ def test_interruption_within_a_plan_leaves_no_partial_file_and_resumes(
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_a_failing_engine_is_named_and_what_was_finished_is_kept(
+def test_a_failing_engine_is_named_and_finished_plans_are_kept(
     jobs: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = plan_compiler.build_plan
@@ -188,7 +188,7 @@ def test_a_failing_engine_is_named_and_what_was_finished_is_kept(
     assert jobs > 1 or events.resumed == {"embed", "layer_000"}
 
 
-def test_other_options_are_other_plans_of_the_same_canonical_engines(
+def test_other_options_rebuild_plans_from_the_same_canonical_engines(
     model: Path, tmp_path: Path
 ) -> None:
     config = export_config(model, tmp_path / "bundle")
@@ -205,9 +205,7 @@ def test_other_options_are_other_plans_of_the_same_canonical_engines(
     assert "embed" not in events.resumed  # its file holds the other plan now
 
 
-def test_bfloat16_bundles_compare_weights_and_say_that_nothing_ran(
-    model: Path, tmp_path: Path
-) -> None:
+def test_bfloat16_bundles_compare_weights_and_run_nothing(model: Path, tmp_path: Path) -> None:
     config = export_config(model, tmp_path / "bundle", dtype="bfloat16", verify=True)
     report = export(config)
     assert report.verification is not None

@@ -60,7 +60,7 @@ def test_layouts_round_trip_within_half_a_step(dtype: FloatType) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_columns_of_zeros_and_of_almost_nothing_stay_finite(dtype: FloatType) -> None:
+def test_columns_of_zeros_and_tiny_values_stay_finite(dtype: FloatType) -> None:
     original = weight()
     original[:, 2], original[:, 3] = 0, 1e-9
     for quantizer in quantizers(dtype):
@@ -70,7 +70,7 @@ def test_columns_of_zeros_and_of_almost_nothing_stay_finite(dtype: FloatType) ->
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e8])  # whose scale is infinite in float16
-def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+def test_non_finite_weights_are_refused(value: float) -> None:
     original = weight()
     original[5, 3] = value
     for quantizer in quantizers("float16"):
@@ -101,7 +101,7 @@ def test_onnx_reads_the_stored_values(
             np.testing.assert_array_equal(stored.numpy(), array)
 
 
-def test_an_odd_number_of_int4_ends_in_half_a_byte(tmp_path: Path) -> None:
+def test_an_odd_number_of_int4_values_ends_in_half_a_byte(tmp_path: Path) -> None:
     codes = np.array([[1, -2, 7]], ml_dtypes.int4)
     with WeightsFile(tmp_path / "weights") as weights:
         weights.append(codes, codes.dtype)

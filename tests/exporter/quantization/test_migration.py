@@ -98,7 +98,7 @@ def test_migrated_engines_compute_the_same(kind: EngineKind, structure: str) -> 
 
 
 @pytest.mark.parametrize("structure", LEFT_OUT)
-def test_factors_a_structure_does_not_allow_are_named(structure: str) -> None:
+def test_factors_that_a_structure_does_not_allow_are_named(structure: str) -> None:
     model = tiny_spec(structure)
     fixed = [fixed_inputs(kind, model) for kind in (EngineKind.LAYER, EngineKind.HEAD)]
     assert fixed[0] | fixed[1] == LEFT_OUT[structure]
@@ -118,7 +118,7 @@ def test_half_precision_checkpoints_are_scaled_in_float32() -> None:
     np.testing.assert_allclose(value, stored / np.float32(factors[OUT_PROJ]), rtol=1e-6)
 
 
-def test_tensors_are_read_one_by_one() -> None:
+def test_migrated_tensors_are_read_one_by_one() -> None:
     model = tiny_spec()
     reader = RandomReader(model)
     factors = migration_of(model).of("layer_000")
@@ -153,20 +153,20 @@ def test_a_bad_file_is_refused_by_name(content: dict[str, Any], message: str) ->
     assert message in str(caught.value)
 
 
-def test_factors_that_the_structure_can_not_take_are_refused() -> None:
+def test_impossible_factors_are_refused_with_the_reason() -> None:
     migration = Migration(alpha=0.5, layers={"layer_001": {"fc1.weight": [2.0] * 32}})
     (problem,) = migration.problems(tiny_spec("post_norm"))
     assert problem == f"layer_001 has factors of fc1.weight, which takes none: {RESIDUAL}"
 
 
-def test_the_digest_of_ranges_without_factors_stays() -> None:
+def test_factors_change_the_digest_of_ranges() -> None:
     ranges = ActivationRanges(head={"lm_head.weight": 9.0})
     assert ranges.digest == ActivationRanges.from_json(ranges.model_dump_json(), "r").digest
     factors = Migration(alpha=0.5, head={"lm_head.weight": [2.0]})
     assert ranges.digest != ranges.model_copy(update={"migration": factors}).digest
 
 
-def test_other_factors_are_another_engine(checkpoint: Checkpoints) -> None:
+def test_other_factors_make_another_engine(checkpoint: Checkpoints) -> None:
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
     parameters = engine_parameters(EngineKind.HEAD, opened.model)
     keys = {
@@ -204,18 +204,18 @@ def bundle(
 
 
 @pytest.mark.slow
-def test_the_manifest_says_that_weights_were_migrated(bundle: Path, ranges: Path) -> None:
+def test_the_manifest_records_that_weights_were_migrated(bundle: Path, ranges: Path) -> None:
     migration = ActivationRanges.from_json(ranges.read_bytes(), "").migration
     assert migration is not None
     assert EngineBundle.open(bundle).manifest.source["migration"] == migration.digest
 
 
-def test_verification_needs_the_file(bundle: Path, checkpoint: Checkpoints) -> None:
+def test_verification_requires_the_ranges_file(bundle: Path, checkpoint: Checkpoints) -> None:
     with pytest.raises(VerificationError, match="pass the file as --ranges"):
         verified(bundle, checkpoint("pre_norm"))
 
 
-def test_a_build_takes_the_factors_of_its_bundle_alone(bundle: Path, ranges: Path) -> None:
+def test_a_build_accepts_only_the_factors_of_its_bundle(bundle: Path, ranges: Path) -> None:
     opened = EngineBundle.open(bundle)
     config = BuildConfig(bundle=bundle, target="tensorrt", quantize="int8", ranges=ranges)
     migration = ActivationRanges.from_json(ranges.read_bytes(), "").migration
@@ -232,7 +232,7 @@ def test_a_build_takes_the_factors_of_its_bundle_alone(bundle: Path, ranges: Pat
         ({}, "no activation is quantised; leave it out, set quantize to int8, or keep_canonical"),
     ],
 )
-def test_ranges_that_change_nothing_are_refused(
+def test_ranges_without_effect_are_refused(
     options: dict[str, Any], message: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     path = tmp_path / "plain.json"

@@ -36,9 +36,7 @@ GATED = [replace(quantizer, is_gated=True) for quantizer in PACKED]
 
 @pytest.mark.parametrize("quantizer", [*PACKED, *GATED])
 @pytest.mark.parametrize("shape", [(64, 16), (80, 18), (96, 344), (1, 2)])
-def test_encode_and_decode_round_trip_the_layout(
-    quantizer: PackedQuantizer, shape: tuple[int, int]
-) -> None:
+def test_encode_and_decode_round_trip(quantizer: PackedQuantizer, shape: tuple[int, int]) -> None:
     original = weight(shape)
     tensors = quantizer.encode(original.astype(np.float16))
     layout = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
@@ -49,7 +47,7 @@ def test_encode_and_decode_round_trip_the_layout(
 
 @pytest.mark.parametrize(("gated", "plain"), list(zip(GATED, PACKED, strict=True)))
 @pytest.mark.parametrize("width", [1, 16, 24, 172])
-def test_a_gated_weight_has_the_codes_of_a_plain_one(
+def test_a_gated_weight_has_the_codes_of_a_plain_weight(
     gated: PackedQuantizer, plain: PackedQuantizer, width: int
 ) -> None:
     shape = (80, 2 * width)
@@ -59,7 +57,7 @@ def test_a_gated_weight_has_the_codes_of_a_plain_one(
 
 
 @pytest.mark.parametrize("quantizer", [*PACKED, *GATED])
-def test_a_weight_is_packed_in_pieces_without_a_difference(
+def test_packing_in_pieces_gives_the_same_bytes(
     quantizer: PackedQuantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = quantizer.encode(weight((48, 50)))
@@ -72,7 +70,7 @@ def test_a_weight_is_packed_in_pieces_without_a_difference(
     "quantizer",
     [PackedInt4Quantizer(32), PackedInt8BlockQuantizer(32), PackedChannelQuantizer()],
 )
-def test_codes_and_scales_are_those_of_onnx_runtimes_form(quantizer: PackedQuantizer) -> None:
+def test_codes_and_scales_equal_those_of_onnx_runtimes_form(quantizer: PackedQuantizer) -> None:
     original = weight((80, 37))
     unpacked = quantizer.unpack(quantizer.encode(original), (80, 37))
     assert quantizer.plain is not None
@@ -82,7 +80,7 @@ def test_codes_and_scales_are_those_of_onnx_runtimes_form(quantizer: PackedQuant
 
 @pytest.mark.parametrize("packed", [PackedInt4Quantizer(32), PackedInt8BlockQuantizer(32)])
 @pytest.mark.parametrize("magnitude", [1e-34, 1e-8, 1.0, 1e34])
-def test_short_scales_cost_next_to_nothing_at_any_magnitude(
+def test_short_scales_cost_almost_no_accuracy_at_any_magnitude(
     magnitude: float, packed: PackedBlockQuantizer
 ) -> None:
     original = weight((256, 64)) * np.float32(magnitude)

@@ -65,7 +65,7 @@ EACH = pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(
 
 
 @EACH
-def test_encode_produces_the_layout(quantizer: WeightQuantizer) -> None:
+def test_encode_produces_the_documented_layout(quantizer: WeightQuantizer) -> None:
     made = quantizer.encode(weight(40, 9).astype(np.float16))
     assert quantizer.layout((40, 9)) == {
         name: (str(tensor.dtype), tensor.shape) for name, tensor in made.items()
@@ -73,7 +73,7 @@ def test_encode_produces_the_layout(quantizer: WeightQuantizer) -> None:
 
 
 @EACH
-def test_columns_are_quantised_alone(
+def test_columns_are_quantised_independently(
     quantizer: WeightQuantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = quantizer.encode(weight(48, 20))
@@ -83,7 +83,7 @@ def test_columns_are_quantised_alone(
 
 
 @EACH
-def test_a_column_of_zeros_stays_zero(quantizer: WeightQuantizer) -> None:
+def test_a_column_of_zeros_is_decoded_as_zeros(quantizer: WeightQuantizer) -> None:
     original = weight(32, 3)
     original[:, 1] = 0
     np.testing.assert_array_equal(quantizer.dequantized(original)[:, 1], 0)
@@ -103,7 +103,7 @@ def test_a_column_of_subnormal_weights_stays_near_zero(
 
 @EACH
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_weights_that_are_not_finite_are_refused(quantizer: WeightQuantizer, bad: float) -> None:
+def test_non_finite_weights_are_refused(quantizer: WeightQuantizer, bad: float) -> None:
     original = weight(32, 3)
     original[5, 1] = bad
     with pytest.raises(CheckpointError, match="NaN or infinity"):
@@ -144,7 +144,7 @@ def test_an_int8_head_equals_the_integer_product(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits[6], 0)
 
 
-def test_int8_layer_gives_same_bits_alone_and_in_a_batch_of_eight(tmp_path: Path) -> None:
+def test_an_int8_layer_gives_equal_bits_alone_and_in_a_batch(tmp_path: Path) -> None:
     model, rng = tiny_spec(hidden_size=64, ffn_dim=256), np.random.default_rng(2)
     session = Session(tmp_path, build(EngineKind.LAYER, model, tmp_path, INT8))
     cache = (8, model.num_heads, 6, model.head_dim)
@@ -167,7 +167,7 @@ def test_int8_layer_gives_same_bits_alone_and_in_a_batch_of_eight(tmp_path: Path
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("quantization", ["int8-block", "int4"])
 @pytest.mark.parametrize(("accuracy_level", "tolerance"), [(0, 1e-5), (4, 0.03)])
-def test_block_products_equal_their_dequantised_weights(
+def test_block_products_equal_products_of_dequantised_weights(
     quantization: str, accuracy_level: int, tolerance: float, dtype: str, tmp_path: Path
 ) -> None:
     blocks = {"block_size": 32, "accuracy_level": accuracy_level}

@@ -34,7 +34,7 @@ def read(content: Any) -> ActivationRanges:  # noqa: ANN401
     return ActivationRanges.from_json(json.dumps(content), "ranges.json")
 
 
-def test_ranges_are_found_by_engine() -> None:
+def test_ranges_are_looked_up_by_engine() -> None:
     ranges = read(document())
     assert ranges.of("layer_000")["fc2.weight"] == 5.0
     assert ranges.of("layer_001")["fc2.weight"] == 1.5
@@ -42,7 +42,7 @@ def test_ranges_are_found_by_engine() -> None:
     assert ranges.of("embed") == {}
 
 
-def test_the_digest_is_that_of_the_content_whatever_its_spelling() -> None:
+def test_the_digest_depends_on_content_not_on_key_order() -> None:
     content = document()
     reordered = {"head": {"lm_head.weight": 9.0}, "layers": content["layers"]}
     assert read(content).digest == read(reordered).digest
@@ -50,7 +50,7 @@ def test_the_digest_is_that_of_the_content_whatever_its_spelling() -> None:
     assert read(content).digest != read(reordered).digest
 
 
-def test_every_problem_of_a_file_is_named() -> None:
+def test_every_problem_in_a_file_is_named() -> None:
     content = document()
     content["layers"]["layer_000"]["fc1.weight"] = -1
     content["layers"]["layer_001"]["fc1.weight"] = float("inf")
@@ -70,7 +70,7 @@ def test_every_problem_of_a_file_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])
-def test_invalid_ranges_files_are_refused_by_name(text: str) -> None:
+def test_an_invalid_ranges_file_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match=r"ranges\.json"):
         ActivationRanges.from_json(text, "ranges.json")
 
@@ -99,7 +99,7 @@ def test_ranges_of_another_model_are_refused_with_all_differences() -> None:
 
 
 @pytest.mark.parametrize(("precision", "maximum"), [(INT8, 127), (FP8, 448)])
-def test_ranges_become_scales_of_their_own_products(precision: PrecisionSpec, maximum: int) -> None:
+def test_ranges_become_the_scales_of_their_products(precision: PrecisionSpec, maximum: int) -> None:
     kind, model = EngineKind.LAYER, tiny_spec()
     lowered = lower(canonical_graph(kind, model, "float32"), kind, model, precision)
     ranges = read(document()).of("layer_000")

@@ -71,9 +71,7 @@ def report(*answers: Answer, divergence: float = 0.004) -> VerificationReport:
         (answer("It is Rome.", ratio=math.nan), '"Rome" stands where'),
     ],
 )
-def test_a_broken_answer_is_a_warning_though_the_divergence_is_usual(
-    given: Answer, told: str
-) -> None:
+def test_a_broken_answer_is_a_warning_at_usual_divergence(given: Answer, told: str) -> None:
     checked = report(given, answer(PARIS))
     first, last = checked.warnings
     assert told in first
@@ -83,7 +81,7 @@ def test_a_broken_answer_is_a_warning_though_the_divergence_is_usual(
     assert checked.verdict == "passed, but answers break"
 
 
-def test_good_answers_keep_an_unusual_divergence_from_warning() -> None:
+def test_good_answers_suppress_the_warning_of_unusual_divergence() -> None:
     assert report(divergence=0.012).warnings
     good = report(answer(PARIS), answer("Paris is the capital."), divergence=0.012)
     assert good.warnings == []
@@ -96,7 +94,7 @@ def test_the_summary_has_no_powers_of_ten() -> None:
     assert not any("e-" in line or "e+" in line for line in lines)
 
 
-def test_two_long_answers_are_shown_from_where_they_differ() -> None:
+def test_two_long_answers_are_shown_from_their_first_difference() -> None:
     shared = "The sea is a vast and mysterious realm, teeming with life and full of wonders. " * 2
     long = answer(shared + "It ends.").model_copy(update={"expected": shared + "It goes on."})
     text = long.describe()
@@ -115,7 +113,7 @@ def test_two_long_answers_are_shown_from_where_they_differ() -> None:
         ([], False),
     ],
 )
-def test_a_phrase_over_and_over_is_found(token_ids: list[int], repeats: bool) -> None:
+def test_a_repeated_phrase_is_found(token_ids: list[int], repeats: bool) -> None:
     assert repeats_itself(token_ids) == repeats
 
 
@@ -127,7 +125,7 @@ def chat_bundle(checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.Mon
     return export_chat_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int8")
 
 
-def test_full_precision_reads_the_answers_and_gives_its_own(
+def test_full_precision_checks_answers_and_writes_its_own(
     chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bundle whose answers are not the model's: their first token is another."""
@@ -167,13 +165,13 @@ def test_the_tokenizer_and_its_template_are_closed(
     assert asked[0] in closed
 
 
-def test_processor_time_bounds_the_questions_but_one_is_always_asked() -> None:
+def test_processor_time_limits_the_questions_to_at_least_one() -> None:
     many = {str(number): [1] for number in range(8)}
     assert list(questions.affordable(many, -1.0, 1.0)) == ["0"]
     assert len(questions.affordable(many, 8.5, 5.0)) == 3
 
 
-def test_an_answer_goes_on_from_where_full_precision_would_say_something_else() -> None:
+def test_full_precision_continues_from_the_first_differing_token() -> None:
     logits = np.eye(3, dtype=np.float32)[[0, 2]]
     text = questions.GreedyText((3, 1), (1, 2), ({}, {}))
     reading = questions._Reading(text, logits, (2,))
@@ -182,7 +180,7 @@ def test_an_answer_goes_on_from_where_full_precision_would_say_something_else() 
     assert not questions._Reading(text, logits, (0,)).is_open
 
 
-def test_a_bundle_that_does_not_fit_in_memory_says_that_nothing_was_asked(
+def test_a_bundle_larger_than_memory_is_asked_no_questions(
     chat_bundle: Path,
 ) -> None:
     report = verified(chat_bundle, chat_bundle.parent / "checkpoint", verify_memory=0)
@@ -191,7 +189,7 @@ def test_a_bundle_that_does_not_fit_in_memory_says_that_nothing_was_asked(
     assert "verify_memory" in report.notes[0]
 
 
-def test_questions_with_tokens_that_the_embedding_lacks_are_not_asked(
+def test_questions_with_tokens_beyond_the_embedding_are_skipped(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     source = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "checkpoint")

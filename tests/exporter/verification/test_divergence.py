@@ -43,7 +43,7 @@ def test_int8_outliers_fail_and_name_their_remedies(planted: Path, tmp_path: Pat
         assert remedy in str(caught.value)
 
 
-def test_a_remedy_passes(planted: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_a_remedy_passes(planted: Path, tmp_path: Path) -> None:
     model, output = str(planted), tmp_path / "bundle"
     config = ExportConfig(model=model, output=output, quantize="int8-block", accuracy_level=0)
     report = export(config)
@@ -51,7 +51,7 @@ def test_a_remedy_passes(planted: Path, tmp_path: Path) -> None:
     assert report.verification.verdict == "passed"
 
 
-def test_verify_holds_a_bundle_to_the_same_bound(planted: Path, tmp_path: Path) -> None:
+def test_verify_applies_the_same_bound(planted: Path, tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     export(ExportConfig(model=str(planted), output=output, quantize="int8", verify=False))
     command = ["verify", str(output), "--reference", str(planted), "--json"]
@@ -73,7 +73,7 @@ def test_verify_holds_a_bundle_to_the_same_bound(planted: Path, tmp_path: Path) 
         ({0: math.nan}, math.nan),
     ],
 )
-def test_divergence_is_of_the_reported_tokens_and_the_rest(
+def test_divergence_sums_over_reported_tokens_and_the_rest(
     logprobs: dict[int, float], expected: float
 ) -> None:
     assert divergence(HALVES, logprobs) == pytest.approx(expected, abs=1e-5, nan_ok=True)
@@ -98,7 +98,7 @@ def token_check(diverged: float) -> TokenCheck:
     ("diverged", "warnings", "problems"),
     [(0.005, 0, 0), (0.006, 1, 0), (0.021, 1, 1), (math.nan, 1, 1)],
 )
-def test_above_the_usual_warns_and_above_the_bound_fails(
+def test_unusual_divergence_warns_and_excessive_divergence_fails(
     diverged: float, warnings: int, problems: int
 ) -> None:
     check = token_check(diverged)
@@ -130,7 +130,7 @@ def test_the_coarsest_format_sets_the_bound(
     assert (None if bound is None else bound.largest) == largest
 
 
-def test_remedies_leave_out_what_was_already_done() -> None:
+def test_remedies_omit_what_was_already_done() -> None:
     int8 = PrecisionSpec(quantize="int8", head_quantize="int8")
     assert "--migrate" in " ".join(remedies(int8))
     assert "--migrate" not in " ".join(remedies(int8, is_migrated=True))
@@ -162,7 +162,7 @@ def test_rounding_is_advised_for_the_bundles_own_grid(
 @pytest.mark.parametrize(
     ("weights", "remedies", "advised"), [((), FP16, True), (("fc1",), FP16, False), ((), (), False)]
 )
-def test_engines_that_only_round_too_much_get_advice(
+def test_engines_with_correct_weights_but_large_rounding_get_advice(
     weights: tuple[str, ...], remedies: tuple[str, ...], advised: bool
 ) -> None:
     check = EngineCheck(

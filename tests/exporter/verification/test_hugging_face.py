@@ -13,7 +13,7 @@ from skipdec.exporter.verification.hugging_face import hugging_face_logits, hugg
 
 
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "llama"])
-def test_weights_read_in_use_give_the_logits_of_the_whole_model(
+def test_weights_read_on_use_give_the_logits_of_the_whole_model(
     structure: str, checkpoint: Checkpoints
 ) -> None:
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint(structure))))
@@ -25,7 +25,7 @@ def test_weights_read_in_use_give_the_logits_of_the_whole_model(
     np.testing.assert_allclose(logits[1], expected[:2], atol=1e-5)
 
 
-def test_it_computes_in_the_type_that_is_asked_for(checkpoint: Checkpoints) -> None:
+def test_logits_are_computed_in_the_requested_type(checkpoint: Checkpoints) -> None:
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
     row = [3, 1, 4, 1, 5]
     whole = hugging_face_model(opened.model, "float16", opened.reader).half()

@@ -63,7 +63,7 @@ def next_key_head(graph: onnx.GraphProto) -> None:
 
 
 @pytest.mark.parametrize("mistake", [gate_and_up_exchanged, another_theta])
-def test_an_export_with_a_mistake_in_its_parameters_fails(
+def test_an_export_with_wrong_parameters_fails(
     mistake: Callable[[pytest.MonkeyPatch], None],
     checkpoint: Checkpoints,
     tmp_path: Path,

@@ -50,7 +50,7 @@ def verified(checkpoint: Checkpoints) -> Callable[[Path], VerificationReport]:
 
 
 @pytest.mark.usefixtures("fake_gpu")
-def test_every_plan_and_the_tokens_are_compared_where_the_gpu_is(
+def test_plans_and_tokens_are_compared_on_their_gpu(
     plans: Path, verified: Callable[[Path], VerificationReport]
 ) -> None:
     report = verified(plans)
@@ -76,7 +76,7 @@ def test_a_wrong_plan_is_named_with_its_bucket(
     assert broken == {"layer_002.t64"}
 
 
-def test_without_a_gpu_canonical_engines_stand_in_and_the_report_says_so(
+def test_canonical_engines_replace_plans_without_a_gpu(
     plans: Path, verified: Callable[[Path], VerificationReport]
 ) -> None:
     report = verified(plans)
@@ -88,7 +88,7 @@ def test_without_a_gpu_canonical_engines_stand_in_and_the_report_says_so(
     assert "greedy tokens are those of the canonical engines" in text
 
 
-def test_without_gpu_and_canonical_engines_nothing_is_claimed(
+def test_nothing_is_claimed_without_a_gpu_or_canonical_engines(
     plans: Path, verified: Callable[[Path], VerificationReport]
 ) -> None:
     reseal(plans, canonical=())

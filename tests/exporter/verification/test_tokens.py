@@ -22,7 +22,7 @@ def greedy(chosen: int, logprob: float) -> list[GreedyText]:
         (0, float("nan"), "log-probabilities are off by nan"),
     ],
 )
-def test_only_ties_may_differ(chosen: int, shift: float, problem: str | None) -> None:
+def test_tokens_may_differ_only_at_ties(chosen: int, shift: float, problem: str | None) -> None:
     logits = np.array([[5.0, 4.999, 3.0]], np.float32)
     logprob = float(log_softmax(logits)[0, chosen]) + shift
     check = compare_tokens(greedy(chosen, logprob), [logits], 0.001, required=True)
@@ -30,7 +30,7 @@ def test_only_ties_may_differ(chosen: int, shift: float, problem: str | None) ->
 
 
 @pytest.mark.parametrize(("moved", "passes"), [(0.01, False), (0.015, True), (np.nan, False)])
-def test_a_position_may_be_off_by_eight_times_what_rounding_moves_it(
+def test_a_position_may_be_off_by_eight_times_the_rounding_error(
     moved: float, passes: bool
 ) -> None:
     logits = np.array([[5.0, 3.0, 3.0]], np.float32)

@@ -66,7 +66,7 @@ def verified(checkpoint: Checkpoints) -> Verify:
         ("llama", {"dtype": "float16"}),
     ],
 )
-def test_float_bundles_pass_engine_by_engine_and_token_by_token(
+def test_float_bundles_pass_for_every_engine_and_token(
     structure: str, options: dict[str, str], exported: Exported, verified: Verify
 ) -> None:
     report = verified(exported(structure, **options), structure, **options)
@@ -91,7 +91,7 @@ QUANTIZATIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", QUANTIZATIONS, ids=lambda o: "-".join(map(str, o.values())))
-def test_quantised_bundles_pass_and_their_agreement_is_only_reported(
+def test_quantised_bundles_pass_and_only_report_their_agreement(
     options: dict[str, Any], exported: Exported, verified: Verify
 ) -> None:
     report = verified(exported("pre_norm", **options), **options)
@@ -102,7 +102,7 @@ def test_quantised_bundles_pass_and_their_agreement_is_only_reported(
 
 
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias"])
-def test_without_memory_for_all_engines_each_is_loaded_alone_and_still_compared(
+def test_engines_are_loaded_one_by_one_if_memory_is_short(
     structure: str, exported: Exported, verified: Verify
 ) -> None:
     report = verified(exported(structure), structure, verify_memory=0)
@@ -194,7 +194,7 @@ def test_int8_codes_a_hundredth_too_small_are_found(
     assert "median token" in report.problems[0]
 
 
-def test_a_kernel_that_refuses_its_input_is_a_finding_not_a_crash(
+def test_a_kernel_that_refuses_its_input_is_reported(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
     def beyond_the_table(graph: onnx.GraphProto) -> None:
@@ -209,7 +209,7 @@ def test_a_kernel_that_refuses_its_input_is_a_finding_not_a_crash(
     assert "engine embed" in report.problems[0]
 
 
-def test_nan_is_worse_than_any_deviation(
+def test_nan_is_reported_before_any_other_deviation(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
@@ -222,7 +222,7 @@ def test_nan_is_worse_than_any_deviation(
     assert again.problems == report.problems
 
 
-def test_a_mistake_of_the_runtime_shows_in_the_tokens(
+def test_a_mistake_in_the_runtime_changes_tokens(
     exported: Exported, verified: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_rows = StepBuffers.set_rows
@@ -245,7 +245,7 @@ def test_a_mistake_of_the_runtime_shows_in_the_tokens(
         ({"quantize": "int8"}, "quantize is 'none' in the bundle; requested: 'int8'"),
     ],
 )
-def test_another_precision_than_asked_is_refused(
+def test_a_precision_other_than_requested_is_refused(
     asked: dict[str, Any], text: str, exported: Exported, verified: Verify
 ) -> None:
     with pytest.raises(VerificationError, match=text):
@@ -262,7 +262,7 @@ def test_a_manifest_with_wrong_dtypes_is_refused(
         verified(bundle, dtype="float16")
 
 
-def test_a_bundle_that_moves_meanwhile_is_verified_as_it_was_opened(
+def test_a_bundle_moved_during_verification_is_still_verified(
     exported: Exported, verified: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
@@ -287,7 +287,7 @@ def test_a_damaged_bundle_is_not_compared(
         verified(bundle)
 
 
-def test_bundles_failing_verification_are_not_published(
+def test_a_bundle_that_fails_verification_is_not_published(
     checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The verifying process has the correct definition of a parameter, and a quota of processors.
@@ -326,7 +326,7 @@ def written_for(request: str, patch: pytest.MonkeyPatch) -> Mock:
     return lines
 
 
-def test_the_verifying_process_hands_over_its_errors(
+def test_errors_of_the_verifying_process_reach_the_caller(
     exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = request_for(exported("pre_norm"), str(tmp_path))
@@ -335,7 +335,7 @@ def test_the_verifying_process_hands_over_its_errors(
     assert "config.json" in str(error)
 
 
-def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
+def test_a_crash_of_the_verifying_process_quotes_its_last_output(
     exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "WORKER", "skipdec.exporter.no_such_module")
@@ -343,18 +343,20 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
         verify.run_verification(request_for(exported("pre_norm"), "unused"))
 
 
-def test_an_unused_verifying_process_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_verifying_process_exits_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written_for("", monkeypatch).method_calls == []
 
 
-def test_a_killed_verifying_process_points_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_verifying_process_suggests_a_lack_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Worker, "run", Mock(side_effect=WorkerCrashError(-9, "")))
     with pytest.raises(VerificationError, match=r"killed by signal 9.*verify_memory"):
         verify.run_verification(request_for(Path("bundle"), "unused"))
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_command_without_reference_hashes_everything(
+def test_verify_without_a_reference_hashes_every_file(
     damaged: bool, exported: Exported, tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)

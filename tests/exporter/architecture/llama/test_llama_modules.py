@@ -77,7 +77,7 @@ def deviation(model: PreTrainedModel, spec: LlamaSpec, reader: StateReader) -> f
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_log_probabilities_equal_those_of_transformers(name: str) -> None:
+def test_log_probabilities_equal_transformers(name: str) -> None:
     model = tiny(name)
     assert deviation(model, spec_of(model), StateReader(model)) < 5e-5
 
@@ -180,7 +180,7 @@ def test_a_wrong_rotation_is_visible(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert deviation(model, spec, StateReader(model)) > 1e-3
 
 
-def test_positions_off_by_one_behind_a_cache_are_visible() -> None:
+def test_positions_off_by_one_after_a_cache_are_visible() -> None:
     model = tiny("mistral")
     model_of, reader = spec_of(model).model_spec(), StateReader(model)
     right, wrong = (chain_logits(model_of, reader, TOKENS, PARTS, slip) for slip in (0, 1))

@@ -65,9 +65,7 @@ def spec_of(config: dict[str, Any], max_seq_len: int | None = None) -> LlamaSpec
     ("kind", "more"),
     [*((kind, {}) for kind in SCALINGS), *(("yarn", more) for more in YARNS)],
 )
-def test_frequencies_equal_those_of_transformers(
-    model_type: str, kind: str, more: dict[str, Any]
-) -> None:
+def test_frequencies_equal_transformers(model_type: str, kind: str, more: dict[str, Any]) -> None:
     rope = {"rope_type": kind, "rope_theta": 5000.0, **SCALINGS[kind], **more}
     config = AutoConfig.for_model(model_type, **TINY, rope_parameters=rope, sliding_window=None)
     with torch.device("meta"):
@@ -88,7 +86,7 @@ def test_both_spellings_of_a_rotation_mean_the_same(kind: str) -> None:
 
 
 @pytest.mark.parametrize("model_type", MEMBERS)
-def test_missing_fields_mean_what_transformers_assumes(model_type: str) -> None:
+def test_missing_fields_get_the_defaults_of_transformers(model_type: str) -> None:
     spec = spec_of({"model_type": model_type})
     config = AutoConfig.for_model(model_type)
     names = {
@@ -124,7 +122,7 @@ def test_missing_fields_mean_what_transformers_assumes(model_type: str) -> None:
         ("Qwen3-0.6B", 596),
     ],
 )
-def test_published_sizes_have_as_many_parameters_as_published(name: str, millions: int) -> None:
+def test_published_sizes_have_the_published_number_of_parameters(name: str, millions: int) -> None:
     config = family_config(name)
     assert config is not None
     model = model_spec(config, name)
@@ -263,6 +261,6 @@ def test_structures_that_transformers_refuses_are_refused_before_engines_are_bui
 
 
 @pytest.mark.parametrize("name", ["su", "yarn"])
-def test_old_names_of_longrope_mean_it(name: str) -> None:
+def test_old_names_of_longrope_are_accepted(name: str) -> None:
     old = {"type": name} | {key: LONGROPE[key] for key in LONGROPE.keys() - {"rope_type"}}
     assert spec_of({**PHI, "rope_scaling": old}) == spec_of({**PHI, "rope_scaling": LONGROPE})
