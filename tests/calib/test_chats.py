@@ -123,7 +123,7 @@ def test_chats_are_evaluated_against_their_answers(llama: Path, chats: DataConfi
 
 
 @pytest.mark.parametrize(("long_prompts", "advised"), [("refuse", True), ("cut", False)])
-def test_a_long_chat_is_told_of_long_prompts_unless_they_are_set(
+def test_a_long_chat_is_refused_with_advice_on_long_prompts(
     long_prompts: str, advised: bool, llama: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "chats.jsonl"

@@ -39,7 +39,7 @@ PRECISIONS = [
     "structure", ["pre_norm", "post_norm", "no_bias", "untied", "llama", "qwen3"]
 )
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_ranges_are_those_of_a_literal_forward_pass(
+def test_ranges_equal_those_of_a_literal_forward_pass(
     schedule: str, structure: str, checkpoint: Checkpoints, reference_model: Reference
 ) -> None:
     plan = plan_of(checkpoint(structure), schedule)
@@ -73,7 +73,7 @@ def test_ranges_pass_the_exporters_check(checkpoint: Checkpoints) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_losses_are_those_of_plain_torch(
+def test_losses_equal_plain_torch(
     schedule: str, checkpoint: Checkpoints, reference_model: Reference
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), schedule)
@@ -85,7 +85,7 @@ def test_losses_are_those_of_plain_torch(
 
 
 @pytest.mark.parametrize(("name", "precision"), [("int8", PRECISIONS[0]), ("fp8", PRECISIONS[1])])
-def test_static_losses_are_those_of_a_model_with_rounded_products(
+def test_static_losses_equal_a_model_with_rounded_products(
     name: Any,  # noqa: ANN401
     precision: PrecisionSpec,
     checkpoint: Checkpoints,
@@ -155,7 +155,7 @@ def test_rounding_clips_at_the_range() -> None:
     ]
 
 
-def test_one_engine_is_in_memory_at_a_time(
+def test_only_one_engine_is_in_memory_at_a_time(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[weakref.ref[nn.Module]] = []
@@ -176,7 +176,7 @@ def test_one_engine_is_in_memory_at_a_time(
     assert events.done["calibrating"] == [*(f"layer_{index:03d}" for index in range(6)), "head"]
 
 
-def test_layers_see_batches_of_whole_texts_within_the_limit(
+def test_layers_run_batches_of_whole_texts_within_the_limit(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), batch_tokens=24)

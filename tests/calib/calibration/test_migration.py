@@ -61,7 +61,7 @@ def test_channels_are_observed_at_scheduled_depth(
 @pytest.mark.parametrize(
     "structure", ["pre_norm", "post_norm", "no_bias", "untied", "llama", "qwen3"]
 )
-def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoints) -> None:
+def test_migration_does_not_change_float_losses(structure: str, checkpoint: Checkpoints) -> None:
     plain = run_calibration(plan_of(checkpoint(structure), SKIPPING), Events())
     migrated = run_calibration(plan_of(checkpoint(structure), SKIPPING, migrate=0.5), Events())
     assert migrated.migration is not None
@@ -79,7 +79,7 @@ def planted(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -
     return plant_outliers(checkpoint("pre_norm"), tmp_path_factory.mktemp("planted") / "model")
 
 
-def test_planted_outliers_cost_far_less_when_migrated(planted: Path) -> None:
+def test_migration_reduces_the_loss_from_planted_outliers(planted: Path) -> None:
     plan = plan_of(planted)
     held_out = own_completions(OPTForCausalLM.from_pretrained(planted), plan.held_out)
     without = run_calibration(replace(plan, held_out=held_out), Events())
@@ -114,7 +114,7 @@ def own_completions(
 
 
 @pytest.mark.slow
-def test_the_file_migrates_an_int8_bundle_for_the_cpu(planted: Path, tmp_path: Path) -> None:
+def test_an_int8_bundle_passes_with_the_migration_file(planted: Path, tmp_path: Path) -> None:
     report = run_calibration(plan_of(planted, migrate=0.5), Events())
     path = tmp_path / "ranges.json"
     path.write_text(report.ranges.model_dump_json(exclude_none=True))
@@ -129,7 +129,7 @@ def test_the_file_migrates_an_int8_bundle_for_the_cpu(planted: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("alpha", ["-0.1", "1.1", "nan"])
-def test_alpha_is_between_0_and_1(alpha: str, planted: Path, tmp_path: Path) -> None:
+def test_alpha_outside_0_to_1_is_refused(alpha: str, planted: Path, tmp_path: Path) -> None:
     arguments = [planted, "--data", "rows.csv", "-o", tmp_path / "new.json", "--migrate", alpha]
     result = run("calibrate", *arguments)
     assert result.exit_code == 2

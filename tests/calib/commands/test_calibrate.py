@@ -47,7 +47,7 @@ def test_overlong_rows_shrink_both_parts_proportionally(model: Path, tmp_path: P
     assert "2 texts for the ranges, 1 for the losses" in result.stderr
 
 
-def test_json_alone_is_on_stdout_and_equal_runs_are_equal(
+def test_stdout_has_only_json_that_is_equal_for_equal_runs(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "ranges.json"
@@ -65,7 +65,7 @@ def test_json_alone_is_on_stdout_and_equal_runs_are_equal(
     assert 0 < head["range"] < head["maximum"]
 
 
-def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path: Path) -> None:
+def test_the_checkpoints_schedule_is_the_default(model: Path, rows: Path, tmp_path: Path) -> None:
     schedule = {
         "num_layers": 6,
         "max_exit_layer": 4,
@@ -140,7 +140,7 @@ def test_cut_completions_are_reported(
     assert json.loads(result.stdout)["warnings"][-1].startswith(told)
 
 
-def test_a_length_that_only_export_can_choose_is_not_warned_of(
+def test_a_length_that_only_export_can_choose_gives_no_warning(
     llama: Path, rows: Path, tmp_path: Path
 ) -> None:
     model = shutil.copytree(llama.parent / "checkpoint", tmp_path / "long")
@@ -154,7 +154,7 @@ def test_a_length_that_only_export_can_choose_is_not_warned_of(
     assert any("--max-seq-len chooses another length" in warning for warning in exported)
 
 
-def test_a_loss_whose_perplexity_no_float_holds_is_printed(tmp_path: Path) -> None:
+def test_a_loss_with_an_infinite_perplexity_is_printed(tmp_path: Path) -> None:
     loss = LossReport(texts=1, tokens=1, float32=1.0, static={"int8": 800.0})
     report = CalibrationReport(
         output=tmp_path,

@@ -32,7 +32,7 @@ def test_tables_go_to_stdout_and_files_to_the_directory(
     assert (output / "evaluation.md").read_text().startswith("# Evaluation")
 
 
-def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
+def test_stdout_has_only_json(bundle: Path, data: Path) -> None:
     arguments = ["--schedule", "2x", "--schedule", "3x", "--limit", "2", "--json"]
     result = run_process("evaluate", bundle, "--data", data, *arguments, *SMALL)
     document = json.loads(result.stdout)

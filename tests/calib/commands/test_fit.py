@@ -61,7 +61,7 @@ def test_the_schedule_can_be_set_on_a_bundle(written: Path, bundle: Path, tmp_pa
     assert ExitSchedule.from_document(EngineBundle.open(copy).schedule_document) == fitted
 
 
-def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
+def test_stdout_has_only_json(bundle: Path, data: Path) -> None:
     result = run("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
     document = json.loads(result.stdout)
     assert (document["num_scored"], document["threads"]) == (8, 1)
@@ -77,7 +77,7 @@ def test_cut_completions_are_reported(bundle: Path, tmp_path: Path) -> None:
     assert json.loads(result.stdout)["num_truncated"] == 1
 
 
-def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
+def test_an_unreachable_goal_fails_and_writes_nothing(
     bundle: Path, data: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "schedule.json"

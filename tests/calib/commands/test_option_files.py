@@ -12,7 +12,7 @@ from command_line import run
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "your-model.md"
 
 
-def test_the_files_of_the_page_tune_and_export(
+def test_the_documented_option_files_tune_and_export(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tune, export = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)

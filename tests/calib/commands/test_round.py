@@ -18,7 +18,7 @@ SMALL = ("--examples", 3, "--held-out", 2, "--block-size", 16, "--preset", "e2e"
 run = partial(command_line.run, "round")
 
 
-def test_the_checkpoint_brings_tokenizer_schedule_and_report(
+def test_the_result_has_tokenizer_schedule_and_report(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "new" / "rounded"
@@ -37,7 +37,7 @@ def test_the_checkpoint_brings_tokenizer_schedule_and_report(
     assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
 
 
-def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
+def test_equal_runs_are_equal_and_force_replaces_only_rounded_results(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
     options = (model, "--data", rows, *SMALL, "--json", "-q", "-o", tmp_path / "rounded")

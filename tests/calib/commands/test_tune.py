@@ -25,7 +25,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_report(rows: Path, tmp_path: Path) -> None:
+def test_the_report_is_printed_as_json(rows: Path, tmp_path: Path) -> None:
     options = (*E2E, rows, *config(device="cpu", logging_steps=1), "-o", tmp_path / "tuned")
     result = run(*FRESH, *options, "--max-steps", 2, "--mixture", "full", "-q", "--json")
     assert result.exit_code == 0, result.stderr
@@ -35,13 +35,13 @@ def test_json_report(rows: Path, tmp_path: Path) -> None:
     assert [entry["step"] for entry in report["losses"]] == [1, 2]
 
 
-def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> None:
+def test_the_summary_names_the_next_command(rows: Path, tmp_path: Path) -> None:
     result = run(*FRESH, *E2E, rows, *CPU, "--max-steps", 2, "-o", tmp_path / "tuned")
     assert f"next: skipdec export {tmp_path / 'tuned'}" in result.stdout
     assert "the median completion, in tokens" in result.stderr
 
 
-def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> None:
+def test_dropped_long_rows_are_counted(rows: Path, tmp_path: Path) -> None:
     with rows.open("a") as file:
         file.write(f"name[{'Cat ' * 60}],Cat is a pub.\n")
     dropping = config(device="cpu", data={"long_prompts": "drop"})
@@ -76,7 +76,9 @@ def test_usage_errors_come_before_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
 
 
-def test_a_draft_layer_alone_reads_states(model: Path, rows: Path, tmp_path: Path) -> None:
+def test_a_draft_layer_reads_three_states_by_default(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
     data = ("--data", rows, "--preset", "e2e", "--validation", rows, *CPU)
     output = tmp_path / "draft"
     result = run(model, "--draft-layer", *data, "--max-steps", 2, "-o", output)
@@ -90,7 +92,7 @@ def test_a_draft_layer_alone_reads_states(model: Path, rows: Path, tmp_path: Pat
     assert json.loads((output / "draft_layer.json").read_text())["reads"] == [2, 3, 6]
 
 
-def test_a_model_that_drafts_for_itself_is_told_how_to_run(
+def test_a_model_tuned_to_draft_for_itself_prints_how_to_run_it(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
     data = ("--data", rows, "--preset", "e2e", "--validation", rows, *CPU)
@@ -115,7 +117,7 @@ def test_a_model_that_drafts_for_itself_is_told_how_to_run(
         (("--schedule", "2x", "--vocab-size", "500"), "--vocab-size needs --from-scratch"),
     ],
 )
-def test_options_against_drafts_are_refused_by_name(
+def test_options_that_exclude_drafts_are_refused_by_name(
     options: tuple[str, ...], message: str, model: Path, rows: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
@@ -129,7 +131,7 @@ def test_options_against_drafts_are_refused_by_name(
     ("save_steps", "advice"),
     [(1, "run the command again with --resume"), (9, "nothing was saved yet")],
 )
-def test_ctrl_c_advises_to_resume_only_what_was_saved(
+def test_ctrl_c_advises_to_resume_only_after_a_save(
     save_steps: int, advice: str, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []

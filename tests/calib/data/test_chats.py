@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "chats.jsonl"
 
 
-def test_the_last_answer_is_the_completion_of_all_before_it(path: Path) -> None:
+def test_the_last_answer_completes_the_messages_before_it(path: Path) -> None:
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}], "name": None}
     found = load(path, {"messages": [system, ASKED, ANSWER], "id": 7})
     conversation = Conversation((("system", "Be brief."), ("user", "1 + 1?")))
@@ -50,7 +50,7 @@ def test_the_last_answer_is_the_completion_of_all_before_it(path: Path) -> None:
     assert str(conversation) == "system: Be brief.\nuser: 1 + 1?"
 
 
-def test_chats_and_prompts_may_share_a_file_and_equal_chats_their_references(path: Path) -> None:
+def test_chats_and_prompts_share_a_file_and_equal_chats_are_grouped(path: Path) -> None:
     chat = {"messages": [ASKED, ANSWER]}
     other = {"messages": [ASKED, {"role": "assistant", "content": "Two."}]}
     found = load(path, chat, {"prompt": "user: 1 + 1?", "completion": "three"}, other)
@@ -69,7 +69,7 @@ def test_chats_and_prompts_may_share_a_file_and_equal_chats_their_references(pat
         ({"mr": "a", "ref": "b", "messages": "x"}, {"preset": "e2e"}),
     ],
 )
-def test_columns_that_are_named_or_whole_come_before_messages(
+def test_named_or_complete_columns_take_precedence_over_messages(
     row: dict[str, Any], options: dict[str, Any], path: Path
 ) -> None:
     assert load(path, row, **options) == [Example("a", "b", "chats.jsonl, line 1")]
@@ -88,7 +88,7 @@ def test_columns_that_are_named_or_whole_come_before_messages(
         ([ASKED, ANSWER], {"completion_template": " {completion}"}, "leave out completion_temp"),
     ],
 )
-def test_messages_that_are_no_answered_chat_are_refused_by_line(
+def test_messages_without_an_answered_chat_are_refused_by_line(
     messages: object, options: dict[str, Any], problem: str, path: Path
 ) -> None:
     with pytest.raises(UsageError, match=rf"chats.jsonl, line 2: .*{problem}"):
@@ -106,7 +106,7 @@ def test_only_the_answer_and_its_end_are_the_completion(path: Path) -> None:
     assert data.template == PromptTemplate(is_unused=True)
 
 
-def test_an_answer_without_an_end_gets_the_models_first(path: Path) -> None:
+def test_an_answer_without_an_end_token_gets_the_models_first(path: Path) -> None:
     examples = load(path, {"messages": [ASKED, ANSWER]})
     encoder = ExampleEncoder(chat_tokenizer(TEMPLATES["plain"]), (2, END), 1000, 200)
     (row,) = tokenise(examples, encoder).examples
@@ -133,7 +133,7 @@ def test_a_token_never_spans_the_end_of_the_prompt(path: Path) -> None:
         ("{{ raise_exception('no') }}", "line 2: messages are refused by the chat template: no"),
     ],
 )
-def test_a_model_that_renders_no_such_chat_refuses_it_by_line(
+def test_a_chat_that_the_model_cannot_render_is_refused_by_line(
     template: str | None, problem: str, path: Path
 ) -> None:
     tokenizer = Tokenizer(byte_tokenizer()) if template is None else chat_tokenizer(template)

@@ -22,7 +22,7 @@ def jsonl(*rows: object) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def test_jsonl_rows_come_in_order_and_blank_lines_count(tmp_path: Path) -> None:
+def test_jsonl_rows_keep_their_order_and_blank_lines_are_numbered(tmp_path: Path) -> None:
     path = write(
         tmp_path / "data.jsonl",
         jsonl({"prompt": "é", "completion": "one"})
@@ -44,13 +44,13 @@ def test_csv_rows_are_named_by_their_first_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_csv_header_with_a_name_twice_is_refused(tmp_path: Path) -> None:
+def test_a_csv_header_with_a_repeated_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "data.csv", "prompt,completion,completion,,\na,b,c,,\n")
     with pytest.raises(UsageError, match="has several columns named 'completion'; rename or"):
         load_examples(DataConfig(path=path))
 
 
-def test_a_csv_cell_may_be_as_long_as_a_line_of_json(tmp_path: Path) -> None:
+def test_a_csv_cell_may_exceed_pythons_default_limit(tmp_path: Path) -> None:
     text = "a " * 70_000
     limit = csv.field_size_limit()
     path = write(tmp_path / "data.csv", f"prompt,completion\n{text},b\n")
@@ -73,7 +73,7 @@ def test_given_columns_and_templates_override_the_preset(tmp_path: Path) -> None
         ("cnn-dm", {"article": "news", "highlights": "gist"}, "news\nTL;DR:", " gist"),
     ],
 )
-def test_presets_of_summaries(
+def test_presets_read_their_summaries(
     preset: str, row: dict[str, str], prompt: str, completion: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "data.jsonl", jsonl(row))
@@ -81,7 +81,7 @@ def test_presets_of_summaries(
     assert (example.prompt, example.completion) == (prompt, completion)
 
 
-def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
+def test_all_bad_rows_are_named_together(tmp_path: Path) -> None:
     rows = jsonl(
         {"prompt": "a", "completion": " "},
         {"prompt": "a"},
@@ -116,7 +116,7 @@ def test_missing_columns_are_reported_once_with_the_preset_that_fits(tmp_path: P
         load_examples(DataConfig(path=path, preset="cnn-dm"))
 
 
-def test_twenty_bad_rows_are_shown_and_the_others_counted(tmp_path: Path) -> None:
+def test_twenty_bad_rows_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "dev.csv", "prompt,completion\n" + ",x\n" * 25)
     with pytest.raises(UsageError) as caught:
         load_examples(DataConfig(path=path))
@@ -137,7 +137,9 @@ def test_twenty_bad_rows_are_shown_and_the_others_counted(tmp_path: Path) -> Non
         ("dev.xlsx", b"", "ends in '.xlsx'.*allowed: .jsonl, .csv"),
     ],
 )
-def test_files_that_cannot_be_read(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
         load_examples(DataConfig(path=tmp_path / name))
@@ -150,7 +152,7 @@ def test_a_missing_file_and_a_bad_template_are_refused(tmp_path: Path) -> None:
         DataConfig(path=tmp_path, prompt_template="x")
 
 
-def test_a_dataset_on_disk(tmp_path: Path) -> None:
+def test_a_dataset_on_disk_is_read(tmp_path: Path) -> None:
     import datasets
 
     rows = datasets.Dataset.from_dict({"prompt": ["a", "b"], "completion": ["1", "2"]})

@@ -44,7 +44,7 @@ def test_long_rows_are_dropped_and_counted() -> None:
         tokenised("drop", max_length=3)
 
 
-def test_prompts_without_room_are_refused_by_default() -> None:
+def test_prompts_without_room_for_a_completion_are_refused_by_default() -> None:
     with pytest.raises(
         UsageError, match="line 2: the prompt has 5 tokens; allowed: at most 4"
     ) as it:
@@ -60,7 +60,7 @@ def test_cut_completions_are_reported(max_length: int, num_truncated: int) -> No
 
 
 @pytest.mark.parametrize("text", ["春眠不觉晓，处处闻啼鸟", "word" * 20])
-def test_a_text_whose_first_word_does_not_fit_is_cut_between_characters(text: str) -> None:
+def test_a_first_word_that_does_not_fit_is_cut_between_characters(text: str) -> None:
     hub = HubTokenizer(WordLevel(dict.fromkeys(text, 1) | {"</s>": 0}, unk_token="</s>"))
     hub.pre_tokenizer = Split(Regex("."), "isolated")
     tokenizer = Tokenizer.parse(hub.to_str().encode(), "letters")
@@ -69,7 +69,7 @@ def test_a_text_whose_first_word_does_not_fit_is_cut_between_characters(text: st
     assert (data.num_cut, len(data.examples[0].prompt_token_ids)) == (1, 5)
 
 
-def test_long_prompts_are_not_advised_where_they_are_cut() -> None:
+def test_cutting_is_not_advised_where_prompts_are_already_cut() -> None:
     with pytest.raises(UsageError, match=r"shorten or remove the row$"):
         tokenised("cut", max_length=1)
     (_, warning) = tokenised("cut", max_length=4).warnings

@@ -37,7 +37,7 @@ def test_joined_passages_are_a_prefix_of_the_text(text: str, prompt: int, comple
         assert len(after.split()) == completion
 
 
-def test_passages_are_named_by_the_line_of_their_first_word() -> None:
+def test_a_passage_is_named_by_the_line_of_its_first_word() -> None:
     text = "\none two\n\nthree four\nfive six"
     assert list(split_passages(text, PassageWords(1, 1))) == [
         ("\none", " two", 2),
@@ -58,7 +58,7 @@ def test_a_text_file_is_read_unchanged(tmp_path: Path) -> None:
     assert [row.prompt for row in load_examples(config)] == ["To|", "\r\n or|", " to|"]
 
 
-def test_the_default_is_24_and_120_words(tmp_path: Path) -> None:
+def test_a_passage_has_24_and_120_words_by_default(tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text("word " * 300)
     lengths = [(len(row.prompt.split()), len(row.completion.split())) for row in _load(path)]
@@ -77,7 +77,7 @@ class _Letters:
 
 
 @pytest.mark.parametrize(("ends", "completion"), [(True, (99, 2)), (False, (99,))])
-def test_no_end_of_text_follows_a_passage_that_goes_on(
+def test_no_end_token_follows_a_passage_that_continues(
     ends: bool, completion: tuple[int, ...]
 ) -> None:
     encoder = ExampleEncoder(_Letters(), (2,), 1000, 4)  # type: ignore[arg-type]
@@ -99,15 +99,13 @@ class _LettersAlone(_Letters):
 @pytest.mark.parametrize(
     ("prompt", "completion", "name"), [("1", "a", "prompt"), ("a", "1", "com")]
 )
-def test_texts_without_tokens_are_refused_by_their_line(
-    prompt: str, completion: str, name: str
-) -> None:
+def test_texts_without_tokens_are_refused_by_line(prompt: str, completion: str, name: str) -> None:
     encoder = ExampleEncoder(_LettersAlone(), (2,), 1000, 8)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=rf"line 3: the {name}\w* has no tokens"):
         tokenise([Example(prompt, completion, "a.txt, line 3", ends=False)], encoder)
 
 
-def test_tuning_on_a_text_learns_no_end(tmp_path: Path) -> None:
+def test_tuning_on_passages_learns_no_end_token(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("to be, or not to be, that is the question\n" * 8)
     config = TuneConfig(

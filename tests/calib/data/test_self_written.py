@@ -100,7 +100,9 @@ def write(
     return run
 
 
-def test_chats_are_the_templates_and_neither_repeat_nor_loop(write: Write, tmp_path: Path) -> None:
+def test_chats_follow_the_template_and_neither_repeat_nor_loop(
+    write: Write, tmp_path: Path
+) -> None:
     chats = write("chat")
     assert len(chats) == COUNT
     asked = [chat["messages"][0]["content"] for chat in chats]
@@ -114,7 +116,7 @@ def test_chats_are_the_templates_and_neither_repeat_nor_loop(write: Write, tmp_p
     assert [str(one.prompt) for one in examples] == [f"user: {text}" for text in asked]
 
 
-def test_a_base_models_texts_begin_with_their_first_word(write: Write, tmp_path: Path) -> None:
+def test_the_prompt_of_a_base_models_text_is_its_first_word(write: Write, tmp_path: Path) -> None:
     texts = write("plain")
     wholes = [text["prompt"] + text["completion"] for text in texts]
     assert len({*wholes}) == COUNT
@@ -138,7 +140,7 @@ def test_an_interrupted_run_continues_with_the_same_texts(write: Write, tmp_path
     assert write("chat", "seeded", seed=1) != whole
 
 
-def test_a_continued_wave_runs_the_batches_of_a_run_without_interruption(
+def test_a_resumed_wave_runs_the_same_batches_as_an_undisturbed_one(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete, batches = self_written._Writer._complete, list[list[int]]()
@@ -175,7 +177,7 @@ def test_texts_of_another_model_or_options_are_refused(write: Write, tmp_path: P
     assert (tmp_path / "own.self.jsonl").read_bytes() == b"not JSON\n" + before
 
 
-def test_a_device_writes_in_batches_of_its_own(
+def test_a_device_writes_in_larger_batches(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rehearse(path: Path, device: str, max_batch_size: int) -> Generator:
@@ -195,7 +197,7 @@ def test_too_few_usable_texts_are_an_error(write: Write) -> None:
         write("chat", count=70)  # it knows 64 questions
 
 
-def test_texts_that_are_cut_are_kept_only_if_they_are_read_without_an_end(
+def test_truncated_texts_are_kept_only_as_texts_without_an_end(
     write: Write,
 ) -> None:
     texts = write("plain", max_length=7, count=12)  # "<s>A B C.</s>" has 8 tokens
@@ -215,7 +217,7 @@ def test_texts_that_are_cut_are_kept_only_if_they_are_read_without_an_end(
         ("plain", "User:", "Assistant:"),
     ],
 )
-def test_a_turn_begins_and_ends_as_the_template_says(style: str, before: str, stop: str) -> None:
+def test_a_turn_begins_and_ends_as_in_the_template(style: str, before: str, stop: str) -> None:
     tokenizer = Tokenizer.parse(byte_tokenizer().to_str().encode(), "tokenizer")
     names = {"bos_token": "<s>", "eos_token": "</s>"}
     tokenizer.chat = ChatTemplate(TEMPLATES[style], tokenizer, special_tokens=names)
@@ -242,11 +244,11 @@ def test_a_turn_begins_and_ends_as_the_template_says(style: str, before: str, st
         ([], False),
     ],
 )
-def test_loops(ids: list[int], expected: bool) -> None:
+def test_loops_are_recognised(ids: list[int], expected: bool) -> None:
     assert is_looping(ids) == expected
 
 
-def test_own_data_takes_no_options_of_files() -> None:
+def test_self_written_data_takes_no_file_options() -> None:
     assert DataConfig(path="self").own_texts == 5000
     assert DataConfig(path="self:20000").own_texts == 20000
     assert DataConfig(path="self.jsonl").own_texts is None

@@ -33,7 +33,9 @@ def test_equal_examples_give_an_interval_of_zero_width() -> None:
 
 
 @pytest.mark.parametrize(("confidence", "deviations"), [(0.95, 1.96), (0.68, 0.994)])
-def test_interval_of_a_mean_has_its_standard_errors(confidence: float, deviations: float) -> None:
+def test_the_interval_of_a_mean_spans_its_standard_errors(
+    confidence: float, deviations: float
+) -> None:
     lengths = [0, 10] * 200  # standard error of the mean: 5 / sqrt(400)
     sample = Bootstrap(400, resamples=2000, seed=0).sample(OUTPUT_TOKENS, outcomes(lengths))
     estimate = sample.estimate(confidence)
@@ -63,7 +65,7 @@ def test_equal_seeds_give_equal_intervals() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
+def test_resampled_bleu_equals_bleu_of_the_resampled_corpus() -> None:
     rows = [*outcomes([1], "a b c d"), *outcomes([1], "a b c x"), *outcomes([1], "a y c d e")]
     resampled = Bootstrap(3, resamples=20, seed=5).sample(Bleu(), rows).resampled
     draws = np.random.default_rng(5)

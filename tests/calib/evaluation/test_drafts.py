@@ -65,7 +65,7 @@ def evaluation(config: EvaluationConfig) -> Evaluation:
     return evaluate(config, Generator.open)
 
 
-def test_texts_are_equal_and_quality_is_not_scored_twice(evaluation: Evaluation) -> None:
+def test_drafted_texts_are_equal_and_not_scored_again(evaluation: Evaluation) -> None:
     assert [row.run.name for row in evaluation.rows] == ["full", SKIPPING]
     assert [row.run.name for row in evaluation.drafts] == ["own,adapt=no", "lookup"]
     for row in evaluation.drafts:
@@ -93,7 +93,7 @@ def test_a_draft_learns_from_earlier_prompts_only(config: EvaluationConfig) -> N
     assert twice.drafts[1].run.counts == alone.drafts[0].run.counts
 
 
-def test_changed_texts_are_counted_and_end_the_command_with_an_error(
+def test_changed_texts_are_counted_and_fail_the_command(
     config: EvaluationConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = Row.output
@@ -120,7 +120,7 @@ def test_drafts_begin_with_the_ngrams_of_the_bundle(
     assert result.drafts[0].run.counts.drafted > evaluation.drafts[0].run.counts.drafted
 
 
-def test_auto_is_the_draft_of_the_bundle(
+def test_auto_chooses_the_bundles_draft(
     config: EvaluationConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto = config.updated(drafts=("auto",))
@@ -144,7 +144,7 @@ def test_auto_is_the_draft_of_the_bundle(
         ),
     ],
 )
-def test_drafts_that_cannot_run_are_refused_before_work(
+def test_impossible_drafts_are_refused_before_work(
     config: EvaluationConfig, changes: dict[str, object], problem: str
 ) -> None:
     with pytest.raises((ConfigurationError, UsageError), match=problem):

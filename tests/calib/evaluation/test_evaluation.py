@@ -33,13 +33,13 @@ from skipdec.runtime.schedule.text import format_schedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 
-def test_rows_with_equal_prompts_are_references_of_one_prompt(evaluation: Evaluation) -> None:
+def test_rows_with_equal_prompts_become_references_of_one_prompt(evaluation: Evaluation) -> None:
     assert [prompt.text for prompt in evaluation.prompts] == ["ab", "cd", "efg"]
     assert evaluation.prompts[0].references == ("some text", "a second reference")
     assert evaluation.prompts[2].source == "rows.jsonl, line 4"
 
 
-def test_full_depth_runs_first_and_always(evaluation: Evaluation, config: EvaluationConfig) -> None:
+def test_full_depth_always_runs_first(evaluation: Evaluation, config: EvaluationConfig) -> None:
     events = RecordedEvents()
     limited = evaluate(config.updated(limit=1, schedules=("3x", "full")), Generator.open, events)
     assert [row.run.name for row in limited.rows] == ["full", "3x"]
@@ -51,7 +51,7 @@ def test_full_depth_runs_first_and_always(evaluation: Evaluation, config: Evalua
 @pytest.mark.parametrize(
     ("row", "plan"), [(0, full_plan(6)), (1, linear_plan(6, 4, 2, 1, 4))], ids=["full", "2x"]
 )
-def test_perplexity_is_the_torch_models_at_the_same_depth(
+def test_perplexity_equals_the_torch_models_at_the_same_depth(
     evaluation: Evaluation, reference_model: Callable[[str], OPTForCausalLM], row: int, plan: Plan
 ) -> None:
     prompts = evaluation.rows[row].prepared.prompts
@@ -98,7 +98,7 @@ def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: P
     assert steps == [f"tiny, {name}" for name, _ in measured]
 
 
-def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
+def test_equal_lengths_compare_with_full_depth_of_the_same_length(
     config: EvaluationConfig, bundle: Path
 ) -> None:
     """A full-depth run that ends a text early would make every schedule look slow."""
@@ -141,7 +141,7 @@ def test_a_speedup_beyond_the_layers_run_is_not_printed(config: EvaluationConfig
     assert as_json(report_document(result))["rows"][1]["speedup"]["value"] is None
 
 
-def test_a_bundles_own_schedule_is_the_default(config: EvaluationConfig) -> None:
+def test_the_bundles_schedule_is_the_default(config: EvaluationConfig) -> None:
     schedules = prepare(config.updated(schedules=())).bundles[0].schedules
     assert list(schedules.values()) == ["full", SKIPPING]
 
@@ -154,7 +154,7 @@ def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
     assert texts(1) == texts(1) != texts(2)
 
 
-def test_bundles_of_one_name_are_averaged_with_their_range(
+def test_bundles_of_one_name_are_averaged_with_a_range(
     config: EvaluationConfig, bundle: Path
 ) -> None:
     assert evaluate(config, Generator.open).averages == ()
@@ -171,7 +171,7 @@ def test_bundles_of_one_name_are_averaged_with_their_range(
 
 
 @pytest.mark.parametrize(("long_prompts", "lengths"), [("cut", [3, 56]), ("drop", [3])])
-def test_prompts_without_room_are_cut_or_left_out_and_counted(
+def test_prompts_without_room_are_cut_or_dropped_and_counted(
     long_prompts: LongPrompts, lengths: list[int], config: EvaluationConfig, tmp_path: Path
 ) -> None:
     """4 of 64 positions are scored; 60 hold <s>, eleven words of bytes and the colon."""
@@ -190,7 +190,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
     assert document["num_dropped"] + document["rows"][0]["num_cut"] == 1
 
 
-def test_bad_rows_bundles_and_schedules_are_refused_at_once(
+def test_bad_rows_bundles_and_schedules_are_refused_together(
     config: EvaluationConfig, exported: Exported, tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.jsonl"
@@ -239,7 +239,7 @@ def test_impossible_settings_are_refused_together(config: EvaluationConfig) -> N
         config.updated(bundles=(), batch_size=0, limit=0, confidence=1.0)
 
 
-def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None:
+def test_bundles_are_named_by_the_user_or_by_their_directory(tmp_path: Path) -> None:
     strange = tmp_path / "a=b"
     strange.mkdir()
     choices = BundleChoice.parse_all(["runs/x2", "tuned=runs/a", "tuned=runs/b", str(strange)])
@@ -248,7 +248,7 @@ def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None
         BundleChoice.parse_all(["one/x2", "two/x2"])
 
 
-def test_there_is_room_for_half_more_than_the_longest_of_all_references(
+def test_max_tokens_is_1_5_times_the_longest_reference(
     config: EvaluationConfig, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.jsonl"

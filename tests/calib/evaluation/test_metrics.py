@@ -40,7 +40,7 @@ def value(metric: Metric, *outcomes: Outcome) -> float:
     return metric.value(metric.statistics(outcomes).sum(axis=0))
 
 
-def test_bleu_of_one_sentence_is_the_geometric_mean_of_its_precisions() -> None:
+def test_bleu_of_a_sentence_is_the_geometric_mean_of_precisions() -> None:
     expected = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4)
     assert value(Bleu(), outcome("a b c d e", references=("a b c d f",))) == pytest.approx(expected)
 
@@ -53,7 +53,7 @@ def test_bleu_takes_the_closest_reference_for_brevity() -> None:
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
-def test_bleu_from_summed_counts_is_that_of_the_corpus(rows: list[tuple[str, str, str]]) -> None:
+def test_bleu_from_summed_counts_equals_corpus_bleu(rows: list[tuple[str, str, str]]) -> None:
     from sacrebleu import corpus_bleu
 
     texts, first, second = zip(*rows, strict=True)
@@ -72,17 +72,17 @@ def test_prompts_may_have_different_numbers_of_references() -> None:
     )
 
 
-def test_bleu_ignores_case_only_if_asked() -> None:
+def test_bleu_ignores_case_only_with_lowercase() -> None:
     shouted = outcome("A B C D", references=("a b c d",))
     assert value(Bleu(), shouted) < 50
     assert value(Bleu(lowercase=True), shouted) == pytest.approx(100)
 
 
-def test_rouge_l_of_one_text() -> None:
+def test_rouge_l_of_one_text_equals_a_hand_computed_value() -> None:
     assert value(rouge_l(), outcome("a b c d", references=("a c d",))) == pytest.approx(600 / 7)
 
 
-def test_rouge_l_leaves_out_references_in_other_scripts() -> None:
+def test_rouge_l_ignores_references_in_other_scripts() -> None:
     chinese = outcome("春眠不觉晓", references=("春眠不觉晓",))
     assert math.isnan(value(rouge_l(), chinese))
     assert value(rouge_l(), chinese, outcome("a b", references=("春", "A b"))) == pytest.approx(100)
@@ -137,14 +137,14 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
         (REPETITION, [{"token_ids": (1, 2, 3)}], math.nan),
     ],
 )
-def test_ratios_worked_out_by_hand(
+def test_ratios_equal_hand_computed_values(
     metric: Metric, outcomes: list[dict[str, Any]], expected: float
 ) -> None:
     actual = value(metric, *(outcome(**fields) for fields in outcomes))
     assert actual == pytest.approx(expected, nan_ok=True)
 
 
-def test_realised_depth_is_the_runtimes() -> None:
+def test_realised_depth_equals_the_runtimes() -> None:
     layers = (6, 5, 3, 3, 2, 2)
     assert value(REALISED_DEPTH, outcome(layers_per_token=layers)) == realised_depth(layers)
 

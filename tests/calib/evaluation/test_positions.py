@@ -128,7 +128,7 @@ def test_scoring_only_finds_the_perplexity_of_a_whole_run(config: EvaluationConf
         assert one.figures["perplexity"] == other.figures["perplexity"]
 
 
-def test_passages_stand_alone_and_have_no_end(passages: EvaluationConfig) -> None:
+def test_passages_are_scored_alone_and_without_an_end_token(passages: EvaluationConfig) -> None:
     inputs = prepare(passages)
     texts = [prompt.text + prompt.references[0] for prompt in inputs.prompts]
     assert "".join(texts) == TEXT[: len("".join(texts))]
@@ -147,14 +147,14 @@ def test_a_passage_is_cut_where_the_bundles_positions_end(passages: EvaluationCo
         prepare(too_long)
 
 
-def test_options_of_texts_are_refused_without_texts(config: EvaluationConfig) -> None:
+def test_text_options_are_refused_without_texts(config: EvaluationConfig) -> None:
     with pytest.raises(UsageError, match="3 problems") as error:
         config.updated(score_only=True, temperature=1.0, metrics=MetricOptions(lowercase=True))
     assert "max_tokens has no effect: score_only generates no texts" in str(error.value)
     assert "metrics.lowercase has no effect: score_only" in str(error.value)
 
 
-def test_tables_json_and_picture_tell_the_positions(scored: Evaluation, tmp_path: Path) -> None:
+def test_tables_json_and_picture_show_positions(scored: Evaluation, tmp_path: Path) -> None:
     text = markdown_report(tables(scored))
     assert "references scored, no texts generated" in text
     assert "speed-up" not in text
@@ -171,7 +171,7 @@ def test_tables_json_and_picture_tell_the_positions(scored: Evaluation, tmp_path
     write_evaluation(tmp_path / "results", scored, document, force=True)
 
 
-def test_without_the_option_there_are_no_positions(evaluation: Evaluation) -> None:
+def test_positions_are_absent_without_the_option(evaluation: Evaluation) -> None:
     assert report_document(evaluation)["rows"][0]["positions"] is None
     assert "by position" not in markdown_report(tables(evaluation))
 
@@ -179,5 +179,5 @@ def test_without_the_option_there_are_no_positions(evaluation: Evaluation) -> No
 @pytest.mark.parametrize(
     ("value", "text"), [(-1e-9, "+0.00"), (0.125, "+0.12"), (-2.0, "-2.00"), (math.nan, "–")]
 )
-def test_figures_are_never_minus_zero(value: float, text: str) -> None:
+def test_figures_are_never_negative_zero(value: float, text: str) -> None:
     assert number(value, 2, signed=True) == text

@@ -24,7 +24,7 @@ from skipdec.runtime.generator import Generator
 DOCUMENT = {"made": "by a test"}
 
 
-def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> None:
+def test_the_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> None:
     document = as_json(report_document(evaluation, threads=2))
     full, skipping = document["rows"]
     assert (document["threads"], full["device"], full["target"]) == (2, "cpu", "onnxruntime")
@@ -46,7 +46,7 @@ def test_undefined_figures_are_null_and_dashes(config: EvaluationConfig) -> None
     assert " | – | " in markdown_report(tables(single))
 
 
-def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None:
+def test_tables_have_a_row_per_bundle_and_schedule(evaluation: Evaluation) -> None:
     text = markdown_report(tables(evaluation))
     assert "3 prompts of rows.jsonl, greedy, batches of 2" in text
     rows = [line for line in text.splitlines() if line.startswith("| tiny")]
@@ -56,7 +56,7 @@ def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None
     assert headings.count("|") == rows[0].count("|")
 
 
-def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:
+def test_examples_are_shown_unchanged_for_each_schedule(evaluation: Evaluation) -> None:
     every = replace(evaluation, config=evaluation.config.updated(num_shown=3))
     text = report_markdown(every)
     assert "### rows.jsonl, line 4\n\nefg\n" in text
@@ -69,7 +69,9 @@ def test_short_schedule_names_are_explained(config: EvaluationConfig) -> None:
     assert f"- `2x`, 6 layers: `{SKIPPING}`" in markdown_report(tables(short))
 
 
-def test_all_files_are_written(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_the_directory_contains_all_files_and_nothing_else(
+    evaluation: Evaluation, tmp_path: Path
+) -> None:
     target = tmp_path / "results"
     names = write_evaluation(target, evaluation, DOCUMENT, force=False)
     assert names == ("evaluation.json", "evaluation.md", "pareto.png")
@@ -87,7 +89,7 @@ def test_every_point_of_the_picture_has_a_label(evaluation: Evaluation, tmp_path
     assert any(label.startswith("full, ") for label in labels)
 
 
-def test_without_matplotlib_the_picture_is_left_out(
+def test_the_picture_is_omitted_without_matplotlib(
     evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_files, "is_installed", lambda _: False)

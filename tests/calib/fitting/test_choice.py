@@ -77,7 +77,7 @@ def test_the_best_within_the_constraint_is_chosen(goal: Goal, best: ScoredSchedu
     assert choose(config(goal, seconds=0), ALL, FULL, measuring(0.0)) == (best, None, ())
 
 
-def test_candidate_measured_too_slow_is_replaced_by_a_faster_one() -> None:
+def test_a_candidate_measured_too_slow_is_replaced_by_a_faster_one() -> None:
     chosen, measured, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measuring(0.9))
     assert chosen is MIDDLE
     assert measured is not None
@@ -85,7 +85,7 @@ def test_candidate_measured_too_slow_is_replaced_by_a_faster_one() -> None:
     assert [entry.schedule for entry in rejected] == [SLOW.schedule]
 
 
-def test_shortfall_of_the_first_rules_out_others_without_timing() -> None:
+def test_the_first_shortfall_rules_out_others_without_timing() -> None:
     chosen, _, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measuring(0.6))
     assert chosen is FAST, "2.0 × 0.6 would be too slow as well"
     assert len(rejected) == 1
@@ -106,7 +106,7 @@ TWO_LAYERS = scored("constant:max=2", 4.0, 1.97)
 NEAR = scored("constant:max=6", 1.297, 1.10)
 
 
-def test_a_target_is_not_met_by_much_worse_texts_beside_a_near_miss() -> None:
+def test_a_much_worse_schedule_is_refused_if_another_nearly_qualifies() -> None:
     candidates = [FULL, NEAR, TWO_LAYERS]
     with pytest.raises(SkipDecError) as error:
         fit.near_miss(config(TargetSpeedup(1.3)), candidates, TWO_LAYERS, ())
@@ -114,14 +114,14 @@ def test_a_target_is_not_met_by_much_worse_texts_beside_a_near_miss() -> None:
     assert "has 1.1000 at 1.297×; ask for 1.29, or for --max-loss 1.97" in str(error.value)
 
 
-def test_a_candidate_that_was_measured_just_too_slow_is_a_near_miss() -> None:
+def test_a_candidate_measured_just_too_slow_is_a_near_miss() -> None:
     expected_more = scored("constant:max=6", 1.4, 1.10)
     rejected = (measured_as(expected_more.schedule, 1.28),)
     with pytest.raises(SkipDecError, match=r"has 1\.1000 at 1\.280×; ask for 1\.28"):
         fit.near_miss(config(TargetSpeedup(1.3)), [FULL, expected_more], TWO_LAYERS, rejected)
 
 
-def test_what_is_just_below_the_target_is_shown() -> None:
+def test_a_better_schedule_just_below_the_target_is_reported() -> None:
     """2.0× at 1.10 for a target of 2.5, which takes 3.0× at 1.40."""
     missed = fit.near_miss(config(TargetSpeedup(2.5)), ALL, FAST, ())
     assert missed == fit.NearMiss(MIDDLE.schedule, 2.0, 1.10)
@@ -129,7 +129,7 @@ def test_what_is_just_below_the_target_is_shown() -> None:
     assert fit.near_miss(config(MaxLoss(2, False)), ALL, FAST, ()) is None
 
 
-def test_unreachable_speedup_reports_the_best_one() -> None:
+def test_an_unreachable_speedup_reports_the_best_one() -> None:
     with pytest.raises(SkipDecError, match=r"target-speedup 3 .*constant:max=4.*2\.700×") as error:
         choose(config(TargetSpeedup(3.0)), ALL, FULL, measuring(0.9))
     assert error.value.exit_code == 1
@@ -138,7 +138,7 @@ def test_unreachable_speedup_reports_the_best_one() -> None:
 
 
 @pytest.mark.parametrize(("text", "name"), [("0.5", r"max-loss 0\.5"), ("+0", r"max-loss \+0")])
-def test_unreachable_loss_reports_the_lowest_one(text: str, name: str) -> None:
+def test_an_unreachable_loss_reports_the_lowest_one(text: str, name: str) -> None:
     with pytest.raises(SkipDecError, match=rf"{name} .*lowest loss, 1\.1000 .*full depth has 1\.0"):
         choose(config(MaxLoss.parse(text)), [MIDDLE, FAST], FULL, measuring(1.0))
 
@@ -158,13 +158,13 @@ def test_a_larger_budget_is_advised_where_schedules_were_left_out(
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "inf", "nan", "+-1"])
-def test_a_loss_that_is_no_bound_is_refused(text: str) -> None:
+def test_an_invalid_loss_bound_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--max-loss"):
         MaxLoss.parse(text)
 
 
 @pytest.mark.parametrize("value", [1.0, 0.0, math.inf, math.nan])
-def test_a_speedup_that_is_no_target_is_refused(value: float) -> None:
+def test_an_invalid_speedup_target_is_refused(value: float) -> None:
     with pytest.raises(UsageError, match="--target-speedup"):
         TargetSpeedup(value)
 
@@ -212,7 +212,7 @@ def test_measurements_lower_the_estimate_from_bytes(measured: float, fixed: floa
 @pytest.mark.parametrize(
     ("prompt", "fixed"), [(1.5, 0.0), (1.2, 0.5), (1.0, 1.0), (0.8, 1.0), (9.0, 0.0)]
 )
-def test_a_call_counts_the_layers_of_its_prompt(prompt: float, fixed: float) -> None:
+def test_the_speedup_of_a_call_counts_the_layers_of_its_prompt(prompt: float, fixed: float) -> None:
     measured = measured_as(FALLING, 3.0, prompt, 0.6)  # 12 layers fall to 4: 8 on average
     corrected = UNTIMED.calibrated(measured)
     assert corrected.prompt_fixed == pytest.approx(fixed)
@@ -225,7 +225,7 @@ def test_a_call_counts_the_layers_of_its_prompt(prompt: float, fixed: float) -> 
     assert corrected.predicted(FALLING).call == pytest.approx(1 / (0.6 * 8 / 12 + 0.4 / 3))
 
 
-def test_a_goal_for_calls_goes_by_calls() -> None:
+def test_a_goal_for_calls_compares_calls() -> None:
     def measure(schedule: ExitSchedule) -> MeasuredSpeedup:
         return measured_as(schedule, 9.0, share=0.5 if schedule == SLOW.schedule else 0.1)
 
@@ -239,7 +239,7 @@ def test_a_goal_for_calls_goes_by_calls() -> None:
     assert measured.call.value == pytest.approx(5.0)
 
 
-def test_calls_can_not_be_fitted_untimed() -> None:
+def test_calls_cannot_be_fitted_without_timing() -> None:
     with pytest.raises(UsageError, match="seconds is 0, but the prompt's part"):
         config(TargetSpeedup(2), seconds=0, speedup_of="call")
 
@@ -271,7 +271,7 @@ def test_full_depth_and_the_schedule_take_turns() -> None:
     assert result.turns == 3, "behind a warm-up"
 
 
-def test_a_speedup_beyond_the_layers_is_no_speedup() -> None:
+def test_a_speedup_beyond_the_skipped_layers_counts_as_disturbed() -> None:
     deep, own = Run(9.0, 1.0, (8.0,), (12, 12)), Run(2.0, 1.0, (1.0,), (12, 4))
     with patch(
         "skipdec.calib.fitting.speed.timed_run",
@@ -295,7 +295,7 @@ def test_differences_are_paired_by_example() -> None:
     assert math.isnan(loss_difference(alone, alone).standard_error)
 
 
-def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
+def test_a_target_applies_to_whole_calls_by_default() -> None:
     """A 3× of the steps is 1.36× for the caller if the prompt takes 60 % of a call."""
     asked = FitConfig(
         bundle=Path("bundle"),

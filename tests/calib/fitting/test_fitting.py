@@ -73,7 +73,7 @@ def exhaustive(fit: Fit) -> Iterator[tuple[ExitSchedule, float, float]]:
                 yield schedule, speedup, nats / tokens
 
 
-def test_the_horizon_is_the_median_completion(found: Fit) -> None:
+def test_the_default_horizon_is_the_median_completion(found: Fit) -> None:
     lengths = sorted(
         len(text) + 1 for text in ("some text", "other", "a second reference", "a | third")
     )
@@ -81,7 +81,7 @@ def test_the_horizon_is_the_median_completion(found: Fit) -> None:
     assert found.inputs.longest_completion == lengths[-1]
 
 
-def test_the_least_loss_of_all_that_are_fast_enough_is_chosen(found: Fit) -> None:
+def test_the_least_loss_among_fast_enough_schedules_is_chosen(found: Fit) -> None:
     fitting = [(loss, schedule) for schedule, speed, loss in exhaustive(found) if speed >= 1.4]
     loss, schedule = min(fitting, key=lambda entry: entry[0])
     assert found.chosen.loss == pytest.approx(loss)
@@ -89,7 +89,7 @@ def test_the_least_loss_of_all_that_are_fast_enough_is_chosen(found: Fit) -> Non
     assert found.search.is_exhaustive
 
 
-def test_front_is_exactly_the_undominated_schedules(found: Fit) -> None:
+def test_the_front_is_exactly_the_undominated_schedules(found: Fit) -> None:
     everything = [(speed, loss) for _, speed, loss in exhaustive(found)]
     for candidate in found.front:
         assert not any(
@@ -103,7 +103,7 @@ def test_front_is_exactly_the_undominated_schedules(found: Fit) -> None:
         )
 
 
-def test_the_loss_is_the_torch_models_at_that_depth(
+def test_the_loss_equals_the_torch_models_at_the_same_depth(
     found: Fit, reference_model: Callable[[str], OPTForCausalLM]
 ) -> None:
     candidate = next(entry for entry in found.front if entry.schedule.decay == "linear")
@@ -119,7 +119,7 @@ def test_the_loss_is_the_torch_models_at_that_depth(
     assert candidate.loss == pytest.approx(np.mean(nats), rel=1e-4)
 
 
-def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> None:
+def test_the_fastest_schedule_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> None:
     bound = float(np.median([loss for _, _, loss in exhaustive(found)]))
     result = fit(config.updated(target_speedup=None, max_loss=str(bound)), Generator.open)
     fastest = max(speed for _, speed, loss in exhaustive(found) if loss <= bound)
@@ -127,7 +127,7 @@ def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> N
     assert result.chosen.loss <= bound
 
 
-def test_the_report_is_json_with_schedules_that_read_back(found: Fit) -> None:
+def test_the_json_report_has_schedules_that_parse(found: Fit) -> None:
     document = as_json(report_document(found, {"threads": 1}))
     for entry, candidate in zip(document["front"], found.front, strict=True):
         assert parse_schedule(entry["schedule"], num_layers=6) == candidate.schedule
@@ -170,7 +170,7 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
     return measure
 
 
-def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
+def test_the_measured_speedup_decides(config: FitConfig) -> None:
     timed = config.updated(seconds=1)
     with patch(MEASURE, measured(2.0, 1.3, 1.5)):
         result = fit(timed, Generator.open)
@@ -193,7 +193,7 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     assert "searching" not in events.counts
 
 
-def test_target_beyond_bytes_is_refused_without_timing(config: FitConfig) -> None:
+def test_a_target_beyond_bytes_is_refused_without_timing(config: FitConfig) -> None:
     asked = config.updated(seconds=1, target_speedup=2.99)
     with (
         patch(MEASURE, side_effect=AssertionError("timed")),
@@ -212,7 +212,7 @@ def test_a_target_beyond_layers_is_refused_before_engines_load(config: FitConfig
     never_opened.assert_not_called()
 
 
-def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
+def test_a_target_within_reach_is_met_by_the_smallest_search(
     config: FitConfig,
 ) -> None:
     """Tests the better of both schedules with one layer; no search of one schedule scores both."""
@@ -246,7 +246,7 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
     assert fit(timed, Generator.open).measured is not None
 
 
-def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
+def test_a_fit_for_calls_chooses_by_calls(config: FitConfig) -> None:
     asked = config.updated(
         seconds=0.01,
         speedup_of="call",
@@ -287,7 +287,7 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
     never_opened.assert_not_called()
 
 
-def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: Path) -> None:
+def test_long_rows_are_dropped_on_request_with_a_warning(config: FitConfig, tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": prompt, "completion": "yes"} for prompt in ("a", "b" * 70)]
     path.write_text("\n".join(map(json.dumps, rows)))

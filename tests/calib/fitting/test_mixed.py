@@ -48,7 +48,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
     )
 
 
-def test_a_layer_is_read_in_the_steps_in_which_any_row_runs_it() -> None:
+def test_a_layer_is_read_in_each_step_in_which_any_row_runs_it() -> None:
     """One of two rows runs the fourth layer, which each runs at one token in three: 5/9."""
     assert TWO_ROWS.expected(FALLING).steps == pytest.approx(FULL_STEP / (READ + OWN_KV))
     assert TWO_ROWS.predicted(FALLING) == TWO_ROWS.expected(FALLING)
@@ -56,7 +56,7 @@ def test_a_layer_is_read_in_the_steps_in_which_any_row_runs_it() -> None:
 
 
 @pytest.mark.parametrize("schedule", [FALLING, SHALLOW, FULL])
-def test_one_row_reads_what_it_reads_alone(schedule: ExitSchedule) -> None:
+def test_one_slot_reads_as_many_bytes_as_a_single_request(schedule: ExitSchedule) -> None:
     step = COST.running_step(schedule, 5, 4, 1)
     mean = COST.decode(schedule, [5], 4)
     assert step.weights == pytest.approx(mean.weights / 3)
@@ -78,7 +78,7 @@ class _EarlyDepth:
         return [loss] * (stop - start)
 
 
-def test_a_server_gets_a_flatter_schedule_at_the_same_target(config: FitConfig) -> None:
+def test_mixed_rows_get_a_flatter_schedule_at_the_same_target(config: FitConfig) -> None:
     with patch("skipdec.calib.fitting.fitting.GeneratorScorer", _EarlyDepth):
         alone = fit(config.updated(speedup_of="steps"), Generator.open).chosen
         served = fit(config, Generator.open).chosen
@@ -105,7 +105,7 @@ def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
 
 
 @pytest.mark.parametrize("speedup_of", ["steps", "call"])
-def test_slots_of_one_row_are_refused(config: FitConfig, speedup_of: str) -> None:
+def test_slots_are_refused_for_single_requests(config: FitConfig, speedup_of: str) -> None:
     with pytest.raises(UsageError, match=f"slots is 4, but speedup_of is {speedup_of}"):
         config.updated(speedup_of=speedup_of, slots=4, seconds=1)
 
@@ -118,7 +118,7 @@ def test_slots_of_one_row_are_refused(config: FitConfig, speedup_of: str) -> Non
         (["--speedup-of", "batch"], "is 'batch'; allowed: 'call', 'steps' or 'mixed'"),
     ],
 )
-def test_the_command_names_its_options(
+def test_errors_name_the_options_of_the_command(
     bundle: Path, data: Path, options: list[str], message: str
 ) -> None:
     command = ["fit", str(bundle), "--data", str(data), "--target-speedup", "1.3", *options]

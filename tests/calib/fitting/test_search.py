@@ -61,7 +61,7 @@ def best_loss(candidates: Sequence[ScoredSchedule], target: float) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_fifth_of_the_space_comes_close_to_all_of_it(seed: int) -> None:
+def test_searching_a_fifth_of_the_space_nearly_finds_the_best(seed: int) -> None:
     scorer = InventedScorer(num_examples=16)
     everything = search(scorer, SearchConfig(budget=10_000))
     assert everything.is_exhaustive
@@ -91,7 +91,7 @@ def test_less_loss_with_fewer_layers_is_found() -> None:
     assert (best.schedule.placement, best.schedule.warmup_layers) == ("top", 1)
 
 
-def test_the_budget_holds_and_fewer_go_on_to_more_examples() -> None:
+def test_the_budget_holds_and_fewer_schedules_get_more_examples() -> None:
     scorer = InventedScorer(num_examples=64)
     result = search(scorer, SearchConfig(budget=200))
     assert [size for _, size in result.round_sizes] == [4, 16, 64]
@@ -110,7 +110,7 @@ def test_no_text_is_scored_twice_with_a_schedule() -> None:
     assert len(texts) == len(set(texts))
 
 
-def test_seeds_decide_and_repeat() -> None:
+def test_a_seed_determines_the_search() -> None:
     def order(seed: int) -> list[ExitSchedule]:
         scorer = InventedScorer(8)
         search(scorer, SearchConfig(budget=40, seed=seed))
@@ -147,7 +147,7 @@ def test_impossible_settings_are_refused_together() -> None:
     ],
     ids=["none", "one", "beaten", "ties", "front"],
 )
-def test_excess_is_measured_to_the_best_at_least_as_fast(
+def test_excess_is_relative_to_the_best_schedule_at_least_as_fast(
     points: list[tuple[float, float]], excess: list[float]
 ) -> None:
     assert excess_costs(points) == excess

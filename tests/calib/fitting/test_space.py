@@ -18,19 +18,19 @@ def schedules(space: SearchSpace) -> set[ExitSchedule]:
     return {schedule for point in space.points() if (schedule := space.schedule(point))}
 
 
-def test_a_choice_that_is_named_twice_is_there_once() -> None:
+def test_a_choice_named_twice_counts_once() -> None:
     config = SpaceConfig(decays=("linear", "linear"), warmups=(1, 0, 1), prompts=("full", "full"))
     assert (config.decays, config.warmups, config.prompts) == (("linear",), (1, 0), ("full",))
 
 
-def test_every_pair_above_the_warm_up_is_there_once() -> None:
+def test_every_pair_above_the_warm_up_occurs_once() -> None:
     space = SearchSpace(ONLY_TOP, num_layers=6, horizon=9)
     found = {(entry.max_exit_layer, entry.min_exit_layer) for entry in schedules(space)}
     assert found == {(high, low) for high in range(2, 7) for low in range(2, high + 1)}
     assert {entry.horizon for entry in schedules(space)} == {1, 9}, "1: the constant ones"
 
 
-def test_schedules_of_equal_layers_are_one() -> None:
+def test_schedules_that_run_equal_layers_occur_once() -> None:
     space = SearchSpace(SpaceConfig(), num_layers=6, horizon=9)
     first, second = (space.schedule(Point(4, 2, warmup, "linear", "bottom")) for warmup in (0, 3))
     assert first is second is not None
@@ -49,7 +49,7 @@ def test_choices_with_options_reach_the_schedule() -> None:
     )
 
 
-def test_choices_that_do_not_fit_one_another_make_no_schedule() -> None:
+def test_incompatible_choices_make_no_schedule() -> None:
     space = SearchSpace(SpaceConfig(), num_layers=12, horizon=9)
     assert space.schedule(Point(8, 4, 1, "linear", "unified")) is None
     assert space.schedule(Point(4, 4, 1, "linear", "unified")) is not None
@@ -75,7 +75,7 @@ def test_neighbours_differ_in_one_step() -> None:
     assert max(point.max_exit_layer for point in at_the_end) == 12
 
 
-def test_the_prompt_falls_where_that_changes_something() -> None:
+def test_prompt_decay_is_searched_only_where_it_changes_layers() -> None:
     config = SpaceConfig(decays=("linear",), placements=("top", "unified"), warmups=(1,))
     space = SearchSpace(config.updated(prompts=("full", "decay")), num_layers=12, horizon=9)
     falling = space.schedule(Point(8, 4, 1, "linear", "top", "decay"))
@@ -99,13 +99,13 @@ def test_deep_models_take_every_second_exit_layer() -> None:
     assert {point.max_exit_layer for point in space.points()} == set(range(2, 49, 2))
 
 
-def test_the_fastest_has_the_fewest_layers_that_fit() -> None:
+def test_the_fastest_schedule_has_the_fewest_layers_that_fit() -> None:
     config = SpaceConfig(decays=("linear",), placements=("d3:tail=3",), warmups=(2,))
     (fastest,) = SearchSpace(config, num_layers=12, horizon=9).fastest()
     assert fastest.average_budget() == 5
 
 
-def test_the_fastest_are_one_for_each_set_of_layers() -> None:
+def test_there_is_one_fastest_schedule_per_set_of_layers() -> None:
     fastest = SearchSpace(SpaceConfig(), num_layers=12, horizon=9).fastest()
     layers = [[segment.plan.layers for segment in schedule.segments] for schedule in fastest]
     assert layers == [[(11,)], [(0,)]], "the last layer at top, the first one elsewhere"
@@ -119,7 +119,7 @@ def test_the_fastest_are_one_for_each_set_of_layers() -> None:
         ({"warmups": (12,)}, "above warmup, 12"),
     ],
 )
-def test_choices_that_never_fit_are_refused(
+def test_choices_without_any_schedule_are_refused(
     choices: dict[str, tuple[str, ...]], message: str
 ) -> None:
     config = SpaceConfig(**{"placements": ("top",), **choices})  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_choices_that_never_fit_are_refused(
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
-def test_defaults_that_a_model_of_few_layers_has_no_room_for_are_left_out(num_layers: int) -> None:
+def test_defaults_too_large_for_the_model_are_dropped(num_layers: int) -> None:
     space = SearchSpace(SpaceConfig(), num_layers=num_layers, horizon=9)
     budgets = {(one.max_exit_layer, one.min_exit_layer) for one in schedules(space)}
     assert budgets == {
@@ -155,7 +155,7 @@ def test_empty_and_negative_choices_are_refused_together() -> None:
         ({"prompts": ("falling",)}, "prompts is 'falling'; allowed: full, decay"),
     ],
 )
-def test_unknown_names_are_refused_with_the_option_and_its_names(
+def test_unknown_names_are_refused_with_the_allowed_names(
     choices: dict[str, tuple[str, ...]], message: str
 ) -> None:
     with pytest.raises(UsageError) as error:

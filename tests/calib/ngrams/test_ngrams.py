@@ -21,7 +21,9 @@ def rows_of(path: Path) -> list[list[int]]:
     return rows
 
 
-def test_a_bundle_drafts_from_its_first_text_on(model: Path, rows: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_ngrams_drafts_in_its_first_text(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
     exported = partial(command_line.run, "export", model, "--quantize", "int8", "--no-verify")
     if find_library() is None:
         pytest.skip("the kernels were not compiled")
@@ -80,7 +82,7 @@ def test_texts_may_be_longer_than_those_of_a_bundle_by_default(
         (("--data", "missing.jsonl"), "does not exist"),
     ],
 )
-def test_what_can_not_be_counted_is_refused_before_work(
+def test_invalid_options_are_refused_before_work(
     writing_model: Path, tmp_path: Path, options: tuple[object, ...], words: str
 ) -> None:
     result = run(writing_model, *options, "-o", tmp_path / "ngrams.json")
@@ -89,7 +91,7 @@ def test_what_can_not_be_counted_is_refused_before_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_export_refuses_ngrams_of_other_tokens(
+def test_export_refuses_ngrams_with_unknown_tokens(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ngrams.json"
@@ -100,7 +102,7 @@ def test_export_refuses_ngrams_of_other_tokens(
     assert "write it with skipdec ngrams" in result.stderr
 
 
-def test_export_refuses_a_file_that_no_reader_would_open(model: Path, tmp_path: Path) -> None:
+def test_export_refuses_a_file_of_ngrams_beyond_the_limit(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "ngrams.json"
     path.write_text('{"ngrams": []}' + " " * 1_310_720)
     result = command_line.run("export", model, "--ngrams", path, "-o", tmp_path / "bundle")

@@ -28,7 +28,7 @@ def normal_weight(shape: tuple[int, int], dtype: torch.dtype, seed: int = 1) -> 
     return torch.randn(shape, generator=draw).to(dtype).float()
 
 
-def test_error_of_one_input_is_compensated_by_an_equal_input() -> None:
+def test_the_error_of_an_input_is_compensated_by_an_equal_input() -> None:
     """Codes are multiples of 1/8, set by the third and fourth weight; inputs 0 and 1 are equal."""
     weight = torch.tensor([[0.05], [0.05], [-1.0], [0.5]])
     inputs = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
@@ -40,7 +40,7 @@ def test_error_of_one_input_is_compensated_by_an_equal_input() -> None:
 
 @BOTH
 @pytest.mark.parametrize("block_size", [16, 64])
-def test_outputs_err_less_than_to_nearest_where_inputs_are_correlated(
+def test_correlated_inputs_make_gptq_better_than_nearest(
     block_size: int, target: GridTarget
 ) -> None:
     grid = Int4Grid(target, block_size, torch.float32)
@@ -53,7 +53,7 @@ def test_outputs_err_less_than_to_nearest_where_inputs_are_correlated(
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 128])
-def test_nearest_is_what_an_export_makes_of_the_weights_by_default(block_size: int) -> None:
+def test_nearest_rounding_equals_the_default_export(block_size: int) -> None:
     weight = normal_weight((128, 40), torch.float32).numpy()
     config = ExportConfig(model="opt-125m", quantize="int4", block_size=block_size)
     exported = weight_quantizer(EngineKind.LAYER, config.precision())
@@ -65,7 +65,7 @@ def test_nearest_is_what_an_export_makes_of_the_weights_by_default(block_size: i
 @BOTH
 @STORED
 @pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4, 1e-6])
-def test_export_finds_the_same_values_in_what_is_stored(
+def test_export_keeps_the_rounded_values(
     scale: float, dtype: torch.dtype, target: GridTarget
 ) -> None:
     grid = Int4Grid(target, 16, dtype)
@@ -83,7 +83,7 @@ def test_export_finds_the_same_values_in_what_is_stored(
 
 @BOTH
 @STORED
-def test_every_scale_of_float16_is_found_again(dtype: torch.dtype, target: GridTarget) -> None:
+def test_export_recovers_every_float16_scale(dtype: torch.dtype, target: GridTarget) -> None:
     grid = Int4Grid(target, 16, dtype)
     extremes = torch.arange(1, 0x7800, dtype=torch.int16).view(torch.float16).float()  # to 32768
     scales = grid.scales(extremes)
@@ -101,7 +101,7 @@ def test_the_last_block_may_be_shorter() -> None:
     assert np.array_equal(again, rounded.numpy())
 
 
-def test_inputs_that_were_never_seen_are_rounded_to_nearest() -> None:
+def test_weights_of_unseen_inputs_are_rounded_to_nearest() -> None:
     grid = Int4Grid("onnxruntime", 16, torch.float32)
     weight = normal_weight((16, 30), torch.float32)
     rounded = round_weight(weight, torch.zeros(16, 16), grid, 0.01)

@@ -74,9 +74,7 @@ def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
     }
 
 
-def test_the_exported_bundles_loss_is_the_reported_one(
-    checkpoint: Checkpoints, tmp_path: Path
-) -> None:
+def test_the_exported_bundle_has_the_reported_loss(checkpoint: Checkpoints, tmp_path: Path) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
     events = RecordedEvents()
     report = run_rounding(plan, events)
@@ -104,7 +102,7 @@ def test_the_exported_bundles_loss_is_the_reported_one(
 @pytest.mark.parametrize(
     "structure", ["pre_norm", "post_norm", "no_bias", "no_final_norm", "llama"]
 )
-def test_the_written_weights_loss_is_the_reported_one(
+def test_the_written_weights_have_the_reported_loss(
     structure: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
@@ -143,7 +141,7 @@ def test_nearest_errors_and_exact_loss_match_a_literal_forward_pass(
         assert product.nearest_error == pytest.approx(float(error.norm() / bare.norm()), rel=0.1)
 
 
-def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
+def test_every_product_beats_nearest_on_the_observed_texts(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
@@ -162,7 +160,7 @@ def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
         pytest.param("tensorrt", LinearBlockQuantizer(4, 16, "float16"), id="tensorrt"),
     ],
 )
-def test_written_weights_are_unchanged_by_exports_rounding(
+def test_export_does_not_change_the_written_weights(
     target: str, quantizer: WeightQuantizer, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -176,7 +174,7 @@ def test_written_weights_are_unchanged_by_exports_rounding(
         assert np.array_equal(quantizer.dequantized(stored).astype(stored.dtype), stored)
 
 
-def test_of_a_bfloat16_checkpoint_transformers_reads_the_weights_as_they_are_written(
+def test_transformers_reads_written_bfloat16_weights_unchanged(
     tmp_path: Path,
 ) -> None:
     source, output = tmp_path / "source", tmp_path / "rounded"
@@ -189,7 +187,7 @@ def test_of_a_bfloat16_checkpoint_transformers_reads_the_weights_as_they_are_wri
 
 
 @pytest.mark.parametrize("structure", ["post_norm", "untied", "qwen3"])
-def test_transformers_reads_it_and_the_rest_is_untouched(
+def test_transformers_reads_the_result_and_other_tensors_are_unchanged(
     structure: str, checkpoint: Checkpoints, reference_model: Reference, tmp_path: Path
 ) -> None:
     run_rounding(rounding_plan(checkpoint(structure), tmp_path / "rounded"), Events())
@@ -219,7 +217,7 @@ def test_a_tied_head_can_be_untied(checkpoint: Checkpoints, tmp_path: Path) -> N
     assert not np.array_equal(reader.read(head), reader.read(embedding))
 
 
-def test_nothing_is_left_behind_where_an_activation_is_not_finite(tmp_path: Path) -> None:
+def test_a_non_finite_activation_leaves_no_files(tmp_path: Path) -> None:
     model = tiny_model("pre_norm")
     with torch.no_grad():
         model.model.decoder.layers[2].self_attn_layer_norm.bias[3] = torch.inf
@@ -230,7 +228,7 @@ def test_nothing_is_left_behind_where_an_activation_is_not_finite(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_the_prompt_template_and_other_small_files_are_carried_along(tmp_path: Path) -> None:
+def test_the_prompt_template_and_other_small_files_are_copied(tmp_path: Path) -> None:
     names = {"generation_config.json", "tokenizer.model", "prompt_template.json"}
     source, rounded = tmp_path / "source", tmp_path / "rounded"
     for directory in (source, rounded):

@@ -55,9 +55,7 @@ class Weight(TrainerCallback):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("logging_steps", [1, 100])
-def test_a_loss_or_weights_that_are_not_finite_end_the_run(
-    logging_steps: int, tmp_path: Path
-) -> None:
+def test_a_non_finite_loss_or_weight_ends_the_run(logging_steps: int, tmp_path: Path) -> None:
     """The loss shows it, or the check before saving if no loss is logged any more."""
     with pytest.raises(SkipDecError) as caught:
         tune(settings(tmp_path, **TOO_FAST, logging_steps=logging_steps, bf16=True))
@@ -89,7 +87,7 @@ def test_weights_are_checked_in_the_published_type(
     assert not settings(tmp_path).output.exists()
 
 
-def test_a_held_out_loss_that_is_not_finite_is_not_published(
+def test_a_non_finite_held_out_loss_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipdec.calib.tuning.batches.mean_loss", lambda *_, **__: float("nan"))

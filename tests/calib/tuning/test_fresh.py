@@ -15,7 +15,7 @@ from skipdec.runtime.tokens.tokenizer import Tokenizer
 EXAMPLES = [Example("name[Café]", "Café is a pub.", "line 1")]
 
 
-def test_sizes_from_a_text() -> None:
+def test_sizes_are_read_from_a_text() -> None:
     fresh = read_fresh_model("layers=12, width=256,heads=4,positions=128")
     spec = model_spec(fresh_document(fresh, 1500), "fresh")
     sizes = (spec.num_layers, spec.hidden_size, spec.ffn_dim, spec.vocab_size, spec.max_seq_len)
@@ -23,7 +23,7 @@ def test_sizes_from_a_text() -> None:
     assert (spec.bos_token_id, spec.pad_token_id, spec.eos_token_id) == (0, 1, 2)
 
 
-def test_sizes_of_another_family() -> None:
+def test_sizes_of_llama_are_read_from_a_text() -> None:
     text = "family=llama,layers=3,width=56,heads=4,kv_heads=2,head_dim=16,positions=64"
     made = fresh_document(read_fresh_model(text), 300)
     sizes = {name: made[name] for name in ("num_key_value_heads", "head_dim", "intermediate_size")}
@@ -66,7 +66,7 @@ def test_sizes_of_another_family() -> None:
         ),
     ],
 )
-def test_sizes_that_are_no_model(text: str, message: str) -> None:
+def test_invalid_sizes_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         read_fresh_model(text)
     assert caught.value.subject == f"from_scratch {text!r}"

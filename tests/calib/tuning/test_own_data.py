@@ -40,9 +40,7 @@ def settings(writing_model: Path, tmp_path: Path) -> Settings:
     return make
 
 
-def test_no_process_renders_templates_once_chats_are_read(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_the_template_process_ends_once_chats_are_read(settings: Settings, tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     chats.write_text(json.dumps({"messages": turns}) + "\n")
@@ -51,7 +49,7 @@ def test_no_process_renders_templates_once_chats_are_read(
     assert not child_processes() - others
 
 
-def test_a_draft_layer_is_tuned_on_texts_that_are_written_once(
+def test_a_draft_layer_is_tuned_on_texts_written_once(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = RecordedEvents()

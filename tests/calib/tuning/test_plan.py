@@ -58,7 +58,7 @@ def settings(model: Path, tmp_path: Path) -> Settings:
         ("schedule.json", 7, False),
     ],
 )
-def test_horizon_defaults_to_the_median_completion(
+def test_the_horizon_defaults_to_the_median_completion(
     schedule: str,
     horizon: int,
     is_median: bool,
@@ -106,7 +106,7 @@ def test_held_out_rows_are_read_by_their_own_options_and_counted(
 
 
 @pytest.mark.parametrize("schedule", ["9x", "step:max=4,min=2,steps=9"])
-def test_schedules_are_checked_beside_bad_data(
+def test_schedules_are_checked_even_if_the_data_is_bad(
     schedule: str, settings: Settings, tmp_path: Path
 ) -> None:
     """Schedules that depend on the horizon are refused once it is known."""
@@ -127,7 +127,7 @@ def test_schedules_are_checked_beside_bad_data(
     assert "steps" not in text
 
 
-def test_held_out_rows_are_checked_although_the_data_is_bad(
+def test_held_out_rows_are_checked_even_if_the_data_is_bad(
     settings: Settings, tmp_path: Path
 ) -> None:
     bad = write(tmp_path / "bad.jsonl", {"prompt": "a", "completion": ""})
@@ -155,12 +155,12 @@ def test_texts_may_be_longer_than_those_of_a_bundle_by_default(settings: Setting
 
 
 @pytest.mark.parametrize("field", ["epochs", "learning_rate", "weight_decay", "seed"])
-def test_numbers_that_no_training_takes_are_refused(field: str, settings: Settings) -> None:
+def test_invalid_numbers_are_refused(field: str, settings: Settings) -> None:
     with pytest.raises(ConfigurationError, match=field):
         settings(**{field: 2**32 if field == "seed" else math.inf})
 
 
-def test_an_adapter_beside_merged_weights_is_refused(settings: Settings, model: Path) -> None:
+def test_an_adapter_next_to_merged_weights_is_refused(settings: Settings, model: Path) -> None:
     (model / "adapter_config.json").write_text("{}")
     with pytest.raises(
         CheckpointError, match=r"holds adapter_config\.json, .*; move the adapter's"

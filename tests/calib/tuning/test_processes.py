@@ -102,7 +102,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "one"),
     [("replicated", "one"), ("sharded", "one"), ("sharded-adapted", "one-adapted")],
 )
-def test_two_processes_equal_one_with_twice_the_batch(name: str, one: str, tuned: Path) -> None:
+def test_two_processes_equal_one_process_with_twice_the_batch(
+    name: str, one: str, tuned: Path
+) -> None:
     """The sharded run was interrupted after its first save, and resumed."""
     expected = load_file(tuned / one / "model.safetensors")
     weights = load_file(tuned / name / "model.safetensors")

@@ -58,7 +58,7 @@ def literal(model: PreTrainedModel, row: TokenisedExample, schedule: ExitSchedul
     return reference_logits(model, row.prompt_token_ids, fed, lambda index: plan(index).layers)
 
 
-def test_every_member_that_is_exported_can_be_tuned() -> None:
+def test_every_family_that_can_be_exported_can_be_tuned() -> None:
     assert set(TUNING_FAMILIES) == set(ARCHITECTURES) == {"opt", *MEMBERS}
 
 
@@ -75,7 +75,7 @@ def test_a_ragged_batch_equals_transformers_layers(member: str, text: str, tmp_p
     torch.testing.assert_close(logits, expected, rtol=0, atol=5e-5)
 
 
-def test_a_config_that_transformers_refuses_is_an_error_with_its_words(tmp_path: Path) -> None:
+def test_a_config_that_transformers_refuses_is_quoted_in_the_error(tmp_path: Path) -> None:
     small("llama").save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": 3}))
@@ -116,7 +116,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return directory
 
 
-def test_adapters_change_every_projection_and_files_go_along(checkpoint: Path, data: Path) -> None:
+def test_adapters_change_every_projection_and_files_are_copied(
+    checkpoint: Path, data: Path
+) -> None:
     turns = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "A pub"}]
     data.write_text((json.dumps({"messages": turns}) + "\n") * 8)
     report = tuned(data, "tuned", model=str(checkpoint), lora=2)
@@ -142,9 +144,7 @@ def test_adapters_change_every_projection_and_files_go_along(checkpoint: Path, d
     assert opened.tuned_schedule == parse_schedule(SKIPPING, num_layers=4)
 
 
-def test_a_fresh_model_is_tuned_exported_and_writes_what_it_was_tuned_to(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_fresh_model_is_tuned_exported_and_writes_the_data(data: Path, tmp_path: Path) -> None:
     sizes = "family=qwen3,layers=4,width=32,heads=4,kv_heads=2,head_dim=16,positions=48"
     options = {"vocab_size": 300, "max_steps": 12, "learning_rate": 5e-3, "logging_steps": 3}
     report = tuned(data, "fresh", from_scratch=sizes, **options)

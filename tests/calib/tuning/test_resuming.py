@@ -68,7 +68,7 @@ def test_other_weights_in_the_same_place_are_refused(
     assert tune(settings(resume=True)) is not None
 
 
-def test_chats_keep_the_date_of_the_runs_begin(
+def test_chats_keep_the_date_on_which_the_run_began(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(settings(), 4, monkeypatch)
@@ -87,7 +87,7 @@ def test_chats_keep_the_date_of_the_runs_begin(
     assert tune(settings(resume=True)) is not None
 
 
-def test_a_resumed_run_saves_and_logs_as_often_as_it_is_told_to(
+def test_a_resumed_run_may_save_and_log_at_new_intervals(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(settings(logging_steps=3), 4, monkeypatch)
@@ -98,7 +98,7 @@ def test_a_resumed_run_saves_and_logs_as_often_as_it_is_told_to(
     assert [one.step for one in report.losses] == [1, 3, 4, 5, 6]
 
 
-def test_a_killed_run_reports_the_losses_of_one_that_ran_on(
+def test_a_resumed_run_reports_the_losses_of_an_undisturbed_one(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tune(settings(logging_steps=2))
@@ -107,7 +107,7 @@ def test_a_killed_run_reports_the_losses_of_one_that_ran_on(
     assert resumed.losses == whole.losses
 
 
-def test_a_signal_whose_handler_returns_publishes_nothing(
+def test_a_run_stopped_by_a_signal_publishes_nothing(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: None)

@@ -38,7 +38,7 @@ def directories(tmp_path: Path) -> TuningDirectories:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", [*FILES, SEAL_NAME])
-def test_a_damaged_save_falls_back_to_the_one_before(
+def test_a_damaged_save_falls_back_to_the_previous_one(
     name: str, damage: str, directories: TuningDirectories
 ) -> None:
     newest, older = (directories.checkpoints / f"checkpoint-{step}" for step in (10, 5))
@@ -63,7 +63,7 @@ def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
     assert [path.name for path in directories.checkpoints.iterdir()] == ["checkpoint-5"]
 
 
-def test_other_data_are_told_field_by_field(directories: TuningDirectories) -> None:
+def test_other_options_are_refused_field_by_field(directories: TuningDirectories) -> None:
     data = {"path": "a.jsonl", "preset": "e2e"}
     (directories.work / "options.json").write_text(json.dumps({"data": data, "draft": None}))
     options = {"data": data | {"path": "b.jsonl"}, "draft": {"layers": "ends:3"}}
@@ -76,7 +76,9 @@ def test_other_data_are_told_field_by_field(directories: TuningDirectories) -> N
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"seed": '])
-def test_damaged_options_say_what_can_be_done(content: str, directories: TuningDirectories) -> None:
+def test_damaged_options_are_refused_with_advice(
+    content: str, directories: TuningDirectories
+) -> None:
     (directories.work / "options.json").write_text(content)
     with pytest.raises(UsageError, match="start over, without --resume"):
         directories.begin({"seed": 0}, resumed=directories.last_save())
@@ -91,7 +93,7 @@ def test_an_interrupted_first_save_is_discarded(directories: TuningDirectories) 
 
 
 @pytest.mark.parametrize("killed_before", ["take", "rmtree"])
-def test_leftovers_of_a_late_kill_are_deleted_by_the_next_run(
+def test_the_next_run_deletes_leftovers_of_a_late_kill(
     killed_before: str, directories: TuningDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):

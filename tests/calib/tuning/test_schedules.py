@@ -26,7 +26,7 @@ FULL = ExitSchedule.full(12)
 HALF = parse_schedule("constant:max=4", num_layers=6)
 
 
-def test_a_mixture_draws_target_full_depth_and_the_others_alike() -> None:
+def test_a_mixture_draws_all_its_schedules_equally_often() -> None:
     other = parse_schedule("constant:max=6", num_layers=12)
     schedules = step_schedules(TARGET, [other, FULL], seed=3)
     seen = [schedules(step) for step in range(300)]
@@ -38,7 +38,7 @@ def test_a_mixture_draws_target_full_depth_and_the_others_alike() -> None:
     assert [different(step) for step in range(300)] != seen
 
 
-def test_without_either_every_step_runs_the_target() -> None:
+def test_every_step_runs_the_target_without_a_mixture() -> None:
     schedules = step_schedules(TARGET, (), seed=0)
     assert {schedules(step) for step in range(9)} == {TARGET}
 
@@ -79,7 +79,7 @@ def test_a_step_runs_its_schedule(checkpoint: Checkpoints, tmp_path: Path) -> No
     assert made.compute_loss(model.train(), batch).item() == pytest.approx(half, abs=1e-5)
 
 
-def test_distillation_is_the_divergence_from_full_depth(
+def test_the_distillation_term_is_the_divergence_from_full_depth(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     """Compare with the formula of TuneConfig, on the rows with labels only."""
@@ -100,7 +100,7 @@ def test_distillation_is_the_divergence_from_full_depth(
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
 
-def test_in_mixed_precision_the_teacher_computes_in_bfloat16_too(
+def test_the_teacher_also_computes_in_mixed_precision(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))
@@ -112,7 +112,7 @@ def test_in_mixed_precision_the_teacher_computes_in_bfloat16_too(
     assert seen == [torch.bfloat16] * 6
 
 
-def test_steps_are_random_samples_with_parts_of_similar_length() -> None:
+def test_steps_are_random_samples_in_batches_of_similar_length() -> None:
     lengths = [index % 17 for index in range(402)]
     epochs = iter((0, 0, 1))
     sampler = SortedSteps(lengths, 20, seed=0, epoch=lambda: next(epochs))

@@ -114,7 +114,7 @@ def assert_same_weights(first: Path, second: Path, tolerance: float = 0.0) -> No
     torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=tolerance)
 
 
-def test_loss_falls_and_the_output_exports_with_its_schedule(
+def test_the_loss_falls_and_the_output_exports_with_its_schedule(
     small: Path, rows: Path, settings: Settings, tmp_path: Path, own_thread_pools: None
 ) -> None:
     data = {"path": rows, "prompt_template": "{prompt} ="}
@@ -183,7 +183,7 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_weights(
+def test_a_signal_saves_the_finished_step_for_an_exact_resume(
     number: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"save_steps": 100, "max_steps": 5}
@@ -206,12 +206,12 @@ def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_wei
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
-def test_resuming_what_was_never_saved_begins_anew(settings: Settings) -> None:
+def test_resuming_without_a_save_begins_anew(settings: Settings) -> None:
     report = tune(settings("anew", max_steps=1, resume=True))
     assert "there is no save to resume, so the tuning begins anew" in report.warnings
 
 
-def test_every_stage_says_how_many_steps_it_has(settings: Settings) -> None:
+def test_every_stage_reports_its_number_of_steps(settings: Settings) -> None:
     events = RecordedEvents()
     tune(settings("counted", max_steps=1, validation=settings().data), events)
     for stage in ("checking", "loading", "held-out loss", "tuning"):
@@ -261,12 +261,12 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
-def test_an_only_step_trains(settings: Settings) -> None:
+def test_a_single_step_trains(settings: Settings) -> None:
     (entry,) = tune(settings(max_steps=1)).losses
     assert entry.learning_rate == 5e-3
 
 
-def test_finished_but_unpublished_run_resumes_without_another_step(
+def test_a_finished_unpublished_run_resumes_without_another_step(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the second epoch while its result is written; another step would change it."""
@@ -297,7 +297,7 @@ def test_finished_but_unpublished_run_resumes_without_another_step(
     ],
     ids=["accumulated parts", "recomputed activations"],
 )
-def test_ways_to_save_memory_change_no_weights(
+def test_options_that_save_memory_change_no_weights(
     plain: dict[str, Any], other: dict[str, Any], settings: Settings
 ) -> None:
     """Every token has the same weight although accumulated parts differ in size."""
@@ -366,7 +366,7 @@ def test_all_problems_are_reported_before_work(
         assert expected in str(caught.value)
 
 
-def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
+def test_events_are_ordered_and_a_short_run_has_a_visible_curve(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = RecordedEvents()
@@ -382,7 +382,7 @@ def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
     assert figures[0].axes[0].lines[0].get_marker() == "o", "a line of one point is not seen"
 
 
-def test_the_start_checkpoint_is_as_transformers_reads_it(small: Path) -> None:
+def test_the_initial_weights_equal_those_transformers_reads(small: Path) -> None:
     """The published weights equal transformers' own, tied head included."""
     model = OPTForCausalLM.from_pretrained(small)
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight

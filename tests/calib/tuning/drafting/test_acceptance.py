@@ -66,7 +66,7 @@ def expected(plain: OPTForCausalLM, chain: Chain) -> list[int]:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_acceptance_is_that_of_literal_drafts(
+def test_acceptance_equals_that_of_literal_drafts(
     structure: str,
     easy: Callable[[str], tuple[Any, Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -85,7 +85,7 @@ def test_acceptance_is_that_of_literal_drafts(
     assert 0 < found.held_of_6 < 6, "neither none nor all may hold, or the test shows little"
 
 
-def test_without_long_texts_there_is_no_acceptance(checkpoint: Checkpoints) -> None:
+def test_acceptance_needs_long_texts(checkpoint: Checkpoints) -> None:
     model = load_skip_model(checkpoint("pre_norm"), "opt")
     held = held_by_layers(model, (0, 5))
     assert measure_acceptance(model, greedy_texts(model, plan(None), Events()), held) is None

@@ -45,7 +45,7 @@ def trainer(structure: str, checkpoint: Checkpoints, directory: Path) -> Any:  #
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_gradients_reach_the_layer_alone_and_it_learns(
+def test_only_the_draft_layer_has_gradients_and_it_learns(
     structure: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     made = trainer(structure, checkpoint, tmp_path)
@@ -92,7 +92,7 @@ def test_the_loss_is_the_divergence_of_guesses_from_full_depth(
     assert actual.item() == pytest.approx(total / count, rel=1e-4)
 
 
-def test_drafts_hold_more_often_and_full_depth_is_as_before(
+def test_drafts_are_accepted_more_often_and_full_depth_is_unchanged(
     settings: Settings, toy_model: Path, tmp_path: Path
 ) -> None:
     before = digests(toy_model)
@@ -153,7 +153,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
     }
 
 
-def test_what_is_measured_is_what_is_written(settings: Settings, toy_model: Path) -> None:
+def test_the_written_layer_has_the_reported_acceptance(settings: Settings, toy_model: Path) -> None:
     """Load the float16 file in the place of a trained layer: it drafts as the report says."""
     from skipdec.calib.tuning.drafting.acceptance import (
         greedy_texts,
@@ -180,7 +180,7 @@ def test_what_is_measured_is_what_is_written(settings: Settings, toy_model: Path
     assert measured == report.drafts.tuned
 
 
-def test_without_held_out_data_there_is_no_acceptance(settings: Settings) -> None:
+def test_acceptance_needs_held_out_data(settings: Settings) -> None:
     report = tune(settings(draft_layer=True, validation=None, max_steps=1))
     assert report is not None
     assert any("--validation FILE names held-out data" in warning for warning in report.warnings)

@@ -66,7 +66,7 @@ def literal_guess(layer: DraftLayer, row: TokenisedExample, place: int, ahead: i
 
 
 @pytest.mark.parametrize("structure", [*STRUCTURES, "llama"])
-def test_guesses_are_those_of_literal_chains(structure: str, checkpoint: Checkpoints) -> None:
+def test_guesses_equal_literal_chains(structure: str, checkpoint: Checkpoints) -> None:
     layer, batch = made(model_of(structure, checkpoint)), batch_of(ROWS)
     labelled = batch["labels"][:, 1:] >= 0
     places = guess_places(labelled, batch["prompt_lengths"], GUESSES)
@@ -82,7 +82,7 @@ def test_guesses_are_those_of_literal_chains(structure: str, checkpoint: Checkpo
     assert compared == 4 + 3 + 2 + 1 + 2 + 1
 
 
-def test_drafts_hold_up_to_the_first_that_is_wrong(checkpoint: Checkpoints) -> None:
+def test_drafts_are_accepted_up_to_the_first_wrong_token(checkpoint: Checkpoints) -> None:
     layer = made(model_of("pre_norm", checkpoint))
     text = (8, 9)
     for chain in (3, 2, 6):  # guesses that are right, and behind each chain a wrong token
@@ -106,7 +106,7 @@ def test_drafts_hold_up_to_the_first_that_is_wrong(checkpoint: Checkpoints) -> N
 
 
 @pytest.mark.parametrize("structure", [*STRUCTURES, "llama"])
-def test_it_begins_nearer_to_the_last_layer_than_a_plain_map(
+def test_a_fitted_input_is_nearer_to_the_last_layer_than_a_plain_map(
     structure: str, checkpoint: Checkpoints
 ) -> None:
     model = model_of(structure, checkpoint)
@@ -131,13 +131,13 @@ def test_it_begins_nearer_to_the_last_layer_than_a_plain_map(
     assert error() < min(1.0, 0.7 * plain)
 
 
-def test_tokens_are_kept_by_how_often_completions_have_them() -> None:
+def test_the_most_frequent_tokens_of_completions_are_kept() -> None:
     rows = [TokenisedExample((7,), (5, 5, 9, 5), ""), TokenisedExample((7,), (9, 3), "")]
     assert kept_tokens(rows, 10) == [0, 1, 3, 5, 9]
     assert kept_tokens(rows, 4) == [0, 3]
 
 
-def test_a_divergence_counts_what_the_kept_tokens_have() -> None:
+def test_the_divergence_is_weighted_by_the_mass_of_kept_tokens() -> None:
     wanted = torch.tensor([[0.2, 0.2, 0.1], [0.0, 0.0, 0.0]])
     logits = torch.tensor([[1.0, 0.0, 2.0], [5.0, 1.0, 0.0]])
     of_kept = wanted[:1] / 0.5

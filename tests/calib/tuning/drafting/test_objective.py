@@ -20,7 +20,7 @@ def tuned(config: TuneConfig) -> TuningReport:
     return report
 
 
-def test_drafts_hold_more_often_than_after_labels_alone(settings: Settings) -> None:
+def test_drafts_are_accepted_more_often_than_after_tuning_on_labels(settings: Settings) -> None:
     report = tuned(settings(draft={"layers": "ends:2"}, max_steps=60))
     drafts = report.drafts
     assert drafts is not None
@@ -38,7 +38,7 @@ def test_drafts_hold_more_often_than_after_labels_alone(settings: Settings) -> N
     assert "skipdec generate bundle --draft ends:2" in card
 
 
-def test_distillation_from_the_start_moves_full_depth_less(
+def test_distillation_from_the_initial_model_moves_full_depth_less(
     settings: Settings, toy_rows: Path, tmp_path: Path
 ) -> None:
     """On other texts than the model's, labels move it far; with weight 1 they have no part."""

@@ -35,7 +35,7 @@ ENDS = (0, 4, 5)
         ("first:5", (0, 1, 2, 3, 4)),
     ],
 )
-def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None:
+def test_the_text_of_a_draft_names_layers(text: str, layers: tuple[int, ...]) -> None:
     assert layers_run(text, 6) == layers
 
 
@@ -53,12 +53,12 @@ def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None
         ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
     ],
 )
-def test_other_texts_are_refused_with_what_is_allowed(text: str, problem: str) -> None:
+def test_other_texts_are_refused_with_the_allowed_ones(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         layers_run(text, 6)
 
 
-def test_spans_of_a_step_depend_on_seed_and_step_alone() -> None:
+def test_spans_of_a_step_depend_only_on_seed_and_step() -> None:
     seen = [step_spans(ENDS, step, seed=0) for step in range(300)]
     assert seen == [step_spans(ENDS, step, seed=0) for step in range(300)]
     assert seen != [step_spans(ENDS, step, seed=1) for step in range(300)]
@@ -85,7 +85,7 @@ def test_the_mask_of_spans_of_two_places() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 @pytest.mark.parametrize("layers", [ENDS, (0, 1, 2), (4, 5)])
-def test_drafts_of_a_ragged_batch_equal_literal_ones(
+def test_drafts_of_a_ragged_batch_equal_literal_drafts(
     layers: tuple[int, ...],
     structure: str,
     checkpoint: Checkpoints,
@@ -115,7 +115,7 @@ def test_drafts_of_a_ragged_batch_equal_literal_ones(
         torch.testing.assert_close(output.logits, torch.stack(wanted), rtol=0, atol=2e-5)
 
 
-def test_the_loss_is_labels_and_the_divergence_of_drafts(
+def test_the_loss_combines_labels_and_the_divergence_of_drafts(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     """Compare with the formula of DraftObjective; full depth is no part of the divergence's."""
@@ -144,7 +144,7 @@ def test_the_loss_is_labels_and_the_divergence_of_drafts(
     assert actual.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_full_depth_s_own_passes_are_as_without_drafts(checkpoint: Checkpoints) -> None:
+def test_drafts_do_not_change_full_depth_passes(checkpoint: Checkpoints) -> None:
     model = load_skip_model(checkpoint("no_bias"), "opt").eval()
     batch, full = batch_of(ROWS), ExitSchedule.full(6)
     with torch.no_grad():
