@@ -94,7 +94,7 @@ def test_an_unwritable_stdout_is_a_one_line_error(stdout: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_a_full_stdout_without_a_command_prints_no_traceback(
+def test_the_bare_command_prints_no_traceback_on_a_full_stdout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     monkeypatch.setattr(cli, "prepare_streams", lambda: None)

@@ -34,7 +34,7 @@ LONG += ["evaluate", "tune", "fit"]
 
 
 @pytest.mark.parametrize(("words", "command"), COMMANDS)
-def test_help_has_every_flag_but_few_and_examples_that_can_be_copied(
+def test_help_has_every_flag_and_examples_that_run(
     words: list[str],
     command: Any,  # noqa: ANN401
 ) -> None:
@@ -50,13 +50,13 @@ def test_help_has_every_flag_but_few_and_examples_that_can_be_copied(
         assert example.replace("\n", "\n  ") in shown
 
 
-def test_true_can_be_a_prompt() -> None:
+def test_true_is_a_valid_prompt() -> None:
     for words in (["-q", "--", "true"], ["-q", "-p", "true"], ["true", "-q"]):
         assert "usage" not in run("generate", "no-bundle", *words).output.lower()
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_commands_that_take_long_can_be_quiet_and_read_a_file(name: str) -> None:
+def test_long_running_commands_have_quiet_and_config(name: str) -> None:
     command: Any = cli._load(name)
     flags = {flag for option in command.params for flag in option.opts}
     assert flags >= {"-q", "--quiet", "--config"}
@@ -80,7 +80,7 @@ def test_misspelt_commands_and_options_get_a_suggestion(words: list[str], meant:
     assert meant in result.stderr
 
 
-def test_a_shell_completes_options_of_commands_that_are_not_loaded() -> None:
+def test_a_shell_completes_options_of_unloaded_commands() -> None:
     line = {
         "_SKIPDEC_COMPLETE": "complete_bash",
         "COMP_WORDS": "skipdec bench --sch",

@@ -17,7 +17,7 @@ from skipdec.engines.bundle import EngineBundle
 
 @pytest.mark.slow
 @pytest.mark.pages
-def test_commands_run_and_print_what_the_pages_say(tmp_path: Path) -> None:
+def test_commands_on_the_pages_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
     write_examples(tmp_path)
     shutil.copy(ROOT / "examples" / "restaurants.jsonl", tmp_path / "examples")
     _, first_steps = blocks("README.md", "sh", "Try it")
@@ -54,7 +54,7 @@ def assert_quality_stays_at_the_tuned_schedules(directory: Path) -> None:
     assert min(bleu["2x"], bleu["3x"]) > bleu["full"] - 5
 
 
-def test_the_example_rows_are_what_the_script_writes(tmp_path: Path) -> None:
+def test_the_script_writes_the_example_rows(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "data" / "example_rows.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=60)
     for name in ("train.jsonl", "dev.jsonl"):

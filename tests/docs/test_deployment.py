@@ -65,7 +65,7 @@ def seconds(text: str) -> float:
     return float(re.fullmatch(r"(\d+)s", text)[1])  # type: ignore[index]
 
 
-def test_the_dockerfile_has_no_fault_that_hadolint_knows() -> None:
+def test_the_dockerfile_passes_hadolint() -> None:
     linted = subprocess.run(
         [tool("hadolint"), "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True
     )
@@ -97,7 +97,7 @@ def test_containers_start_valid_skipdec_commands(command: list[str]) -> None:
         options([*command, "--no-such-option"])
 
 
-def test_grace_period_lets_running_requests_finish() -> None:
+def test_the_grace_period_lets_running_requests_finish() -> None:
     given = options([*ENTRYPOINT, *container("deployment")["args"]])
     drain = given["server_shutdown_timeout"]
     pause = container("deployment")["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -136,7 +136,7 @@ def container_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def test_the_documented_compose_command_mounts_the_bundle_of_the_working_directory(
+def test_the_documented_compose_command_mounts_the_local_bundle(
     tmp_path: Path,
 ) -> None:
     assignment, *command = documented_compose()
@@ -168,7 +168,7 @@ def test_a_composed_server_starts_with_and_without_a_key(
     assert keys.accept(b"Bearer secret")
 
 
-def test_probes_ask_for_paths_and_ports_that_the_server_has() -> None:
+def test_probes_request_paths_and_ports_of_the_server() -> None:
     server = build_server(ServedModels(["tiny"]), ServerConfig(), ApiKeys())
     paths = set(server.openapi()["paths"])
     asked = container("deployment")
@@ -183,7 +183,7 @@ def test_probes_ask_for_paths_and_ports_that_the_server_has() -> None:
     assert MANIFESTS["service"]["spec"]["ports"][0]["targetPort"] == port["name"]
 
 
-def test_the_autoscaler_watches_a_metric_that_the_server_has() -> None:
+def test_the_autoscaler_watches_a_metric_of_the_server() -> None:
     (metric,) = MANIFESTS["autoscaler"]["spec"]["metrics"]
     assert (
         f"# TYPE {metric['pods']['metric']['name']} gauge"
@@ -208,5 +208,5 @@ def test_containers_are_unprivileged_and_write_only_to_memory(name: str) -> None
 @pytest.mark.parametrize(
     "path", ["docs/index.md", ".git/config", "scripts/test.sh", "engines/kernels/_native.abi3.so"]
 )
-def test_the_image_is_made_of_nothing_else(path: str) -> None:
+def test_other_files_are_not_in_the_build_context(path: str) -> None:
     assert not is_in_context(path, (ROOT / ".dockerignore").read_text())

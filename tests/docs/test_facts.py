@@ -31,7 +31,7 @@ PICTURES = re.findall(r"<!-- schedule: (\S+) -->\n```text\n(.*?)\n```", SCHEDULE
 
 
 @pytest.mark.parametrize(("text", "picture"), PICTURES)
-def test_a_schedule_runs_the_layers_of_its_picture(text: str, picture: str) -> None:
+def test_a_schedule_runs_the_layers_shown_in_its_picture(text: str, picture: str) -> None:
     schedule = parse_schedule(text, num_layers=12)
     columns = [schedule.plan(index).layers for index in range(24)]
     rows = [
@@ -41,12 +41,12 @@ def test_a_schedule_runs_the_layers_of_its_picture(text: str, picture: str) -> N
     assert picture.splitlines() == rows
 
 
-def test_the_readme_has_the_first_picture() -> None:
+def test_the_readme_shows_the_first_picture() -> None:
     drawn = blocks("README.md", "", "How it works")[0].splitlines()
     assert [row.split("   ")[0] for row in drawn] == PICTURES[0][1].splitlines()
 
 
-def test_every_decay_and_placement_is_in_the_table_of_texts() -> None:
+def test_the_table_of_texts_has_every_decay_and_placement() -> None:
     table_of_texts = SCHEDULES.split("\n## Texts\n")[1].split("\n## ")[0]
     for name in DECAYS:
         assert f"{name}:" in table_of_texts
@@ -54,7 +54,7 @@ def test_every_decay_and_placement_is_in_the_table_of_texts() -> None:
         assert f"placement={name}" in table_of_texts
 
 
-def test_texts_of_the_table_are_schedules() -> None:
+def test_texts_in_the_table_are_valid_schedules() -> None:
     cells = re.findall(r"^\| (`.*?) \|", SCHEDULES, re.MULTILINE)
     texts = [text for cell in cells for text in re.findall("`(.+?)`", cell) if "…" not in text]
     assert len(texts) > 5
@@ -68,15 +68,15 @@ def test_the_readme_names_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/benchmarks.md"])
-def test_the_table_of_one_model_has_the_figures(name: str) -> None:
+def test_the_table_of_one_model_equals_the_recorded_figures(name: str) -> None:
     assert table(json.loads(FIGURES.read_text(encoding="utf-8"))) in page(name)
 
 
-def test_the_picture_of_one_model_shows_the_figures() -> None:
+def test_the_picture_of_one_model_shows_the_recorded_figures() -> None:
     assert digest(json.loads(FIGURES.read_text(encoding="utf-8"))) in PICTURE.read_text()
 
 
-def test_exit_codes_of_errors_are_those_of_the_page() -> None:
+def test_exit_codes_of_errors_equal_those_on_the_page() -> None:
     rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", page("docs/guides/errors.md"), re.MULTILINE)
     codes = {int(code): set(re.findall(r"`(\w+)`", names)) for code, names in rows}
     errors = {error.__name__: error.exit_code for error in all_errors()}
@@ -85,13 +85,13 @@ def test_exit_codes_of_errors_are_those_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("name", ["docs/bundle.md", "docs/bundle-format.md"])
-def test_pages_of_bundles_name_the_current_version(name: str) -> None:
+def test_pages_about_bundles_name_the_current_version(name: str) -> None:
     stated = r"(?:specifies version|format, version|current version is|`format_version` \|) (\d+)"
     versions = {int(number) for number in re.findall(stated, page(name))}
     assert versions == {constants.integer("format_version")}
 
 
-def test_files_that_the_architecture_names_are_there() -> None:
+def test_files_named_by_the_architecture_exist() -> None:
     tracked = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("[a-z]*/**/*.py")}
     tracked |= {path.name for path in ROOT.glob("*.py")}
     named = set(re.findall(r"[\w/]+\.py", page("docs/architecture.md")))
@@ -105,7 +105,7 @@ def test_examples_of_errors_are_true() -> None:
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
-def test_output_lines_have_the_documented_keys() -> None:
+def test_output_lines_have_exactly_the_documented_keys() -> None:
     _, line = blocks("docs/guides/generate.md", "json")[0].splitlines()
     output = CompletionOutput(0, "text", (84,), finish_reason="length", layers_per_token=(12,))
     request = RequestOutput("0", "a", (5,), (output,), finished=True)

@@ -47,7 +47,7 @@ def ratio(times: Times) -> str:
     return f"{median(peer) / median(ours):.2f} ({low:.2f}–{high:.2f})"
 
 
-def test_the_table_of_other_engines_has_the_figures_of_its_records() -> None:
+def test_the_table_of_other_engines_equals_its_records() -> None:
     shown = 0
     for model, processor, measures, columns in rows():
         record = FIGURES.parent / "peers" / f"{PROCESSORS[processor]}.json"

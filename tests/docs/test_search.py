@@ -9,7 +9,7 @@ def item(location: str, level: int, title: str, text: str = "") -> dict[str, obj
     return {"location": location, "level": level, "title": title, "text": text}
 
 
-def test_members_are_found_by_their_class() -> None:
+def test_members_are_folded_into_their_class() -> None:
     page = item("concepts/schedules/", 1, "Exit schedules", "what runs")
     deep = item("concepts/schedules/#d3", 4, "d3", "a decay")
     params = item("reference/python/#skipdec.SamplingParams", 3, "SamplingParams", "how")

@@ -44,7 +44,7 @@ def served(command: tuple[str, ...], directory: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.pages
-def test_the_commands_of_the_guide_run_and_print_what_it_says(tmp_path: Path) -> None:
+def test_the_guides_commands_run_and_print_what_the_guide_shows(tmp_path: Path) -> None:
     for name in ("examples", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
     shells = blocks(GUIDE, "sh", "Choose the schedules to offer")

@@ -54,7 +54,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 )
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("target", ["cpu", *TARGETS])
-def test_each_engine_runs_as_often_as_the_schedule_says(
+def test_each_engine_runs_as_often_as_scheduled(
     placement: str,
     warmup: int,
     expected: dict[int, int],

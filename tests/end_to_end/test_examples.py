@@ -39,7 +39,7 @@ def test_a_tuned_model_writes_text_at_each_of_its_schedules(
     assert mean == depth if schedule == "full" else mean <= depth
 
 
-def test_example_weights_are_small_and_prompts_have_two_references_each() -> None:
+def test_the_example_is_small_and_prompts_have_two_references() -> None:
     assert (EXAMPLES / "restaurants" / "model.safetensors").stat().st_size < 5_000_000
     lines = [json.loads(line) for line in (EXAMPLES / "restaurants.jsonl").open()]
     prompts = [line["prompt"] for line in lines]

@@ -64,7 +64,7 @@ def test_tokens_equal_hugging_face_generate(
 
 
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
-def test_rows_that_end_early_leave_the_others_unchanged(
+def test_rows_that_end_early_do_not_change_others(
     structure: str,
     exported: Callable[..., Path],
     reference_model: Callable[[str], PreTrainedModel],

@@ -45,7 +45,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TARGETS, "toy", toy)
 
 
-def test_an_export_for_it_is_verified_and_generates(
+def test_an_export_for_an_added_target_is_verified_and_generates(
     checkpoint: Callable[[str], Path], exported: Callable[..., Path], tmp_path: Path
 ) -> None:
     assert exported_targets()[-1] == "toy"
@@ -74,12 +74,12 @@ def test_an_export_for_it_is_verified_and_generates(
         Generator.open(tmp_path / "toy", device="cuda")
 
 
-def test_its_bundles_are_named_after_it() -> None:
+def test_bundles_are_named_after_the_added_target() -> None:
     config = ExportConfig(model="opt-125m", target="toy")
     assert output_path(config).name == "opt-125m-toy.skipdec"
 
 
-def test_an_unknown_target_is_refused_with_it_among_the_known(tmp_path: Path) -> None:
+def test_an_unknown_target_is_refused_and_the_added_one_suggested(tmp_path: Path) -> None:
     config = ExportConfig(model=str(tmp_path), target="toys", output=tmp_path / "bundle")
     with pytest.raises(
         UsageError, match=r"'toys' is unknown; did you mean 'toy'. allowed: onnxruntime, .*, toy"

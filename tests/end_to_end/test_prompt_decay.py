@@ -81,7 +81,7 @@ def test_log_probabilities_and_depths_equal_the_reference(
 
 
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
-def test_every_structure_equals_the_reference(
+def test_every_structure_equals_the_reference_with_prompt_decay(
     structure: str,
     exported: Callable[..., Path],
     reference_model: Callable[[str], PreTrainedModel],
@@ -118,7 +118,7 @@ def test_teacher_forcing_equals_decoding_step_by_step(
     assert np.abs(differences).max() < 0.05
 
 
-def test_a_single_token_is_a_longer_texts_first_at_the_same_depth(
+def test_a_single_token_equals_a_longer_texts_first_token(
     exported: Callable[..., Path],
 ) -> None:
     params = SamplingParams(max_tokens=1, temperature=0, logprobs=0)
@@ -132,7 +132,7 @@ def test_a_single_token_is_a_longer_texts_first_at_the_same_depth(
         assert one.outputs[0].layers_per_token == other.outputs[0].layers_per_token[:1]
 
 
-def test_the_option_is_visible(exported: Callable[..., Path]) -> None:
+def test_prompt_decay_changes_log_probabilities(exported: Callable[..., Path]) -> None:
     with Generator.open(exported("pre_norm"), threads=1) as generator:
         decayed, full = (
             generator.score([PROMPTS[2]], [[7]], schedule=schedule_of("top", prompt))[0]
@@ -179,7 +179,7 @@ def test_a_wrong_prefix_is_visible(
     assert max(deviations) > 1e-3
 
 
-def test_each_layer_runs_the_longest_prefix_of_the_group_and_no_more(
+def test_each_layer_runs_exactly_the_groups_longest_prefix(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths: dict[str, list[int]] = defaultdict(list)

@@ -63,7 +63,7 @@ def test_an_actor_continues_a_file(bundle: Path, tmp_path: Path) -> None:
     require_continued(bundle, tmp_path / "texts" / "1.jsonl")
 
 
-def test_a_row_that_fails_while_it_runs_has_its_error(
+def test_a_row_that_fails_while_running_gets_an_error(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = RunningBatch.take
@@ -84,7 +84,7 @@ def test_a_row_that_fails_while_it_runs_has_its_error(
     assert row == {"prompt": "a", "text": "", "error": "not finite"}
 
 
-def test_files_of_the_same_name_are_refused_before_work(
+def test_files_of_equal_names_are_refused_before_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["continue_files.py", "no bundle", "a/1.jsonl", "b/1.jsonl"]
@@ -100,9 +100,7 @@ def test_files_of_the_same_name_are_refused_before_work(
     importlib.util.find_spec("ray") is None,
     reason="Ray is not installed; scripts/environments/ray_data.sh brings it",
 )
-def test_two_actors_continue_files_and_finished_ones_are_left_alone(
-    bundle: Path, tmp_path: Path
-) -> None:
+def test_two_actors_continue_files_and_skip_finished_ones(bundle: Path, tmp_path: Path) -> None:
     output = tmp_path / "texts"
     for number in range(4):
         write_lines(tmp_path / f"{number}.jsonl")

@@ -43,7 +43,7 @@ def relative(
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [({"dtype": "float16"}, 0.01), ({"quantize": "int8"}, 0.2)]
 )
-def test_greedy_tokens_are_those_of_both_runtimes_and_of_the_reference(
+def test_both_runtimes_write_the_greedy_tokens_of_the_reference(
     relative: tuple[PreTrainedModel, Path],
     precision: dict[str, str],
     tolerance: float,

@@ -101,7 +101,7 @@ def test_log_probabilities_equal_the_reference(
 
 
 @pytest.mark.parametrize("name", ["worked-example", "early-termination"])
-def test_tokens_behind_a_kept_prefix_of_a_llama_equal_the_reference(
+def test_tokens_after_a_reused_llama_prefix_equal_the_reference(
     name: str, exported: Callable[..., Path], reference_model: Callable[[str], PreTrainedModel]
 ) -> None:
     """Keys are kept rotated, so those of a prefix must stay at the row's beginning."""

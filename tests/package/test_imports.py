@@ -26,7 +26,7 @@ def loaded_modules(statement: str) -> set[str]:
     return set(result.stdout.rpartition("loaded:")[2].split())
 
 
-def test_every_public_name_loads_no_exporter_library() -> None:
+def test_public_names_load_no_exporter_library() -> None:
     loaded = loaded_modules("from skipdec import *")
     assert loaded & (EXPORTER_LIBRARIES | {"huggingface_hub"}) == set()
     assert "numpy" in loaded
@@ -37,7 +37,7 @@ def test_public_names_exist_in_their_listed_modules() -> None:
         assert getattr(skipdec, name).__name__ == name, name
 
 
-def test_editors_and_type_checkers_see_the_names_that_load_lazily() -> None:
+def test_type_checkers_see_lazily_loaded_names() -> None:
     tree = ast.parse(Path(skipdec.__file__).read_text())
     typed = next(node for node in tree.body if isinstance(node, ast.If)).body
     imports = {
@@ -68,7 +68,7 @@ def test_help_and_version_load_no_numeric_library() -> None:
     assert "typer" in loaded
 
 
-def test_commands_beyond_the_cpu_extra_name_the_extra_they_need() -> None:
+def test_commands_name_the_extra_they_need() -> None:
     dummy = ["opt-125m", "--load-format", "dummy"]
     commands = [
         ["export", *dummy],

@@ -24,7 +24,7 @@ def parent(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("inside", [".", "skipdec", "skipdec/runtime"])
-def test_python_beside_a_clone_imports_the_installation(parent: Path, inside: str) -> None:
+def test_python_next_to_a_clone_imports_the_installed_package(parent: Path, inside: str) -> None:
     code = "import skipdec, skipdec.engines.manifest; print(skipdec.__file__)"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=parent / inside, capture_output=True, text=True
@@ -32,7 +32,7 @@ def test_python_beside_a_clone_imports_the_installation(parent: Path, inside: st
     assert found.stdout.strip() == skipdec.__file__, found.stderr
 
 
-def test_a_wheel_is_found_beside_a_clone(parent: Path, tmp_path: Path) -> None:
+def test_python_next_to_a_clone_imports_an_installed_wheel(parent: Path, tmp_path: Path) -> None:
     """The installation is a regular package, which the import system prefers to a namespace."""
     site = tmp_path / "site"
     (site / "skipdec").mkdir(parents=True)
@@ -47,11 +47,11 @@ def test_a_wheel_is_found_beside_a_clone(parent: Path, tmp_path: Path) -> None:
     assert found.stdout.strip() == "installed", found.stderr
 
 
-def test_the_root_of_the_repository_is_no_package() -> None:
+def test_the_root_of_the_repository_is_not_a_package() -> None:
     assert not (ROOT / "__init__.py").exists()
     assert {entry.name for entry in PACKAGE.iterdir() if entry.is_symlink()} == set(FLOORS)
 
 
 @pytest.mark.parametrize("floor", FLOORS)
-def test_a_folder_of_the_root_is_a_part_of_the_package(floor: str) -> None:
+def test_top_level_folders_are_parts_of_the_package(floor: str) -> None:
     assert (PACKAGE / floor).readlink() == Path("..", "..", floor)

@@ -80,14 +80,18 @@ def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Zi
     return zipfile.ZipFile(run_build("wheel", sources, out, CXX="/bin/false"))
 
 
-def test_a_wheel_without_a_compiler_holds_the_tree_and_no_library(wheel: zipfile.ZipFile) -> None:
+def test_a_wheel_without_a_compiler_contains_the_tree_and_no_library(
+    wheel: zipfile.ZipFile,
+) -> None:
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == package_files()
     assert Path(str(wheel.filename)).name.endswith("-py3-none-any.whl")
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
-def test_a_wheel_compiled_from_the_sdist_holds_the_libraries(sources: Path, tmp_path: Path) -> None:
+def test_a_wheel_compiled_from_the_sdist_contains_the_libraries(
+    sources: Path, tmp_path: Path
+) -> None:
     built = zipfile.ZipFile(run_build("wheel", sources, tmp_path))
     shipped = {name for name in built.namelist() if ".dist-info/" not in name}
     kernels, *native = sorted(shipped - package_files())
@@ -106,13 +110,13 @@ def test_a_wheel_compiled_from_the_sdist_holds_the_libraries(sources: Path, tmp_
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
-def test_a_switch_leaves_libskipdec_out(sources: Path, tmp_path: Path) -> None:
+def test_a_switch_omits_libskipdec(sources: Path, tmp_path: Path) -> None:
     built = zipfile.ZipFile(run_build("wheel", sources, tmp_path, SKIPDEC_LIBSKIPDEC="0"))
     (kernels,) = {name for name in built.namelist() if ".dist-info/" not in name} - package_files()
     assert Path(kernels).match("skipdec/engines/kernels/_native*.so")
 
 
-def test_a_switch_that_is_neither_on_nor_off_is_refused() -> None:
+def test_an_invalid_switch_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext"],
         cwd=ROOT,
@@ -125,7 +129,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("quota", "processors"), [(None, 3), (1.5, 2), (0.5, 1), (16.0, 3)])
-def test_compilers_are_as_many_as_processors_may_be_used(
+def test_a_build_runs_one_compiler_per_usable_processor(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, processors: int
 ) -> None:
     allowed = run_path(str(ROOT / "setup.py"))["_processors"]
@@ -140,7 +144,7 @@ def test_compilers_are_as_many_as_processors_may_be_used(
     assert allowed() == processors
 
 
-def test_wheel_holds_the_licence_and_both_commands(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_the_licence_and_both_commands(wheel: zipfile.ZipFile) -> None:
     metadata = {Path(name).name: wheel.read(name).decode() for name in wheel.namelist()}
     assert metadata["LICENSE"] == (ROOT / "LICENSE").read_text()
     assert "skipdec = skipdec.cli:main" in metadata["entry_points.txt"]

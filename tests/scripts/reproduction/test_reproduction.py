@@ -88,7 +88,7 @@ def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
     }
 
 
-def test_a_second_call_makes_nothing_again(
+def test_a_second_call_reuses_all_results(
     config: ReproductionConfig, results: list[CellResult]
 ) -> None:
     events = RecordedEvents()
@@ -101,7 +101,7 @@ def test_a_second_call_makes_nothing_again(
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_is_the_start_of_a_table(
+def test_a_table_may_start_from_a_pretrained_model(
     config: ReproductionConfig, results: list[CellResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "reproduction.reproduction._processes"
@@ -125,7 +125,7 @@ def test_a_pretrained_model_is_the_start_of_a_table(
     assert bundle.manifest.prompt_template == "{prompt}\n"
 
 
-def test_models_made_with_other_options_are_refused(
+def test_models_tuned_with_other_options_are_refused(
     config: ReproductionConfig, results: list[CellResult]
 ) -> None:
     changed = config.model_copy(update={"tuning_steps": 2})
@@ -134,7 +134,7 @@ def test_models_made_with_other_options_are_refused(
         reproduce(changed, Generator.open)
 
 
-def test_models_of_other_data_or_of_a_base_that_is_gone_are_refused(
+def test_models_of_other_data_or_a_deleted_base_are_refused(
     config: ReproductionConfig, results: list[CellResult], tmp_path: Path
 ) -> None:
     other = tmp_path / "rows.csv"
@@ -147,13 +147,13 @@ def test_models_of_other_data_or_of_a_base_that_is_gone_are_refused(
         reproduce(config.model_copy(update={"work": copy}), Generator.open)
 
 
-def test_speed_ups_that_run_the_same_layers_are_refused(config: ReproductionConfig) -> None:
+def test_speedups_that_run_the_same_layers_are_refused(config: ReproductionConfig) -> None:
     fields = config.model_dump() | {"sizes": "layers=11,width=16,heads=2", "speedups": (5, 6)}
     with pytest.raises(ConfigurationError, match="6x runs the layers of 5x, of 11; leave one"):
         ReproductionConfig(**fields)
 
 
-def test_differences_are_paired_with_full_depth_tuned_as_long(
+def test_differences_are_paired_with_full_depth_tuned_equally_long(
     config: ReproductionConfig, results: list[CellResult]
 ) -> None:
     table = Table(config, results)
@@ -166,7 +166,7 @@ def test_differences_are_paired_with_full_depth_tuned_as_long(
     assert other.value == figures[Cell("untuned", 1)] - figures[Cell("full", 1)]
 
 
-def test_seeds_stand_in_the_order_in_which_they_were_asked_for(
+def test_seeds_keep_the_order_in_which_they_were_given(
     config: ReproductionConfig, results: list[CellResult]
 ) -> None:
     both = [one.model_copy(update={"seed": seed}) for seed in (4, 7) for one in results]
@@ -174,13 +174,13 @@ def test_seeds_stand_in_the_order_in_which_they_were_asked_for(
     assert [one.seed for one in table.of(Cell("unified", 1))] == [7, 4]
 
 
-def test_a_disturbed_time_is_kept_as_such(results: list[CellResult]) -> None:
+def test_a_disturbed_time_survives_json_as_nan(results: list[CellResult]) -> None:
     disturbed = results[0].model_copy(update={"measured_speedup": math.nan})
     read = CellResult.model_validate(json.loads(disturbed.model_dump_json()))
     assert math.isnan(read.measured_speedup)
 
 
-def test_tables_and_document_lie_in_the_work_directory(
+def test_tables_and_document_are_written_to_the_work_directory(
     config: ReproductionConfig, results: list[CellResult]
 ) -> None:
     tables = write_results(config, results)
