@@ -1,4 +1,4 @@
-"""A bundle whose engines are not ONNX: enough for all tests of files."""
+"""Provide a bundle whose engines are not ONNX, which suffices to test files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations report every problem at once; sizes of memory and numbers are parsed."""
+"""Configurations report all problems together and parse memory sizes and numbers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "engines" / "constants" / "constants.json"
-SPELLED_OUT = {  # for type checkers
+SPELLED_OUT = {  # spelled out for type checkers
     "data_types": get_args(DType),
     "float_types": get_args(FloatType),
     "kv_types": get_args(KVType),

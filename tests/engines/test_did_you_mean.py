@@ -1,4 +1,4 @@
-"""Misspelt names get a suggestion wherever a name is one of a few."""
+"""A misspelt name gets a suggestion wherever only a few names are allowed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_unrelated_names_get_no_suggestion() -> None:
 
 
 def test_huge_inputs_get_no_suggestions() -> None:
-    """A line of 16 MiB may have a million keys, and a comparison takes 0.1 ms."""
+    """A line of 16 MiB may have a million keys, each of which takes 0.1 ms to compare."""
     keys = {f"temperatur{index}": 1 for index in range(1000)}
     with patch("skipdec.engines.errors.get_close_matches", side_effect=AssertionError):
         for refuse in (lambda: SamplingParams(**keys), lambda: ExitSchedule.from_document(keys)):

@@ -1,4 +1,4 @@
-"""A foreign JSON file is read or refused in one sentence, quickly and without a traceback."""
+"""A foreign JSON file is read or refused quickly, in one sentence without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document's digest covers exactly the bytes that are written."""
+"""A document's digest covers exactly the written bytes."""
 
 from __future__ import annotations
 

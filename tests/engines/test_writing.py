@@ -1,4 +1,4 @@
-"""A file that can't be written is named: before work if that is known, or when a disk is full."""
+"""An unwritable file is named, before work if possible, or when the disk is full."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from skipdec.engines.documents import naming_file, naming_full_disk, write_file
 from skipdec.engines.host.console import describe_os_error
 from skipdec.exporter.building.engine import WeightsFile
 
-FULL = Path("/dev/full")  # each write to it fails as on a full disk
+FULL = Path("/dev/full")  # writing to this file fails as on a full disk
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full: not Linux")
 
 
 class LibraryError(Exception):
-    """A library's own error after a failed write."""
+    """The error of a library after a failed write."""
 
 
 def no_space() -> OSError:

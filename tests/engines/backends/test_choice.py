@@ -1,4 +1,4 @@
-"""The graph by which a device guesses draws is valid, and draws what the host does."""
+"""The graph with which a device draws guesses is valid and draws what the host draws."""
 
 from __future__ import annotations
 

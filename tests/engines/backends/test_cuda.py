@@ -1,4 +1,4 @@
-"""CUDA: parts that can be tested without a GPU, and the protocol on one."""
+"""Test what needs no GPU of the CUDA device, and its protocol where there is a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def runtime_names() -> set[str]:
 
 def test_every_name_of_the_cuda_runtime_exists() -> None:
     names = runtime_names()
-    assert {"cudaMemcpy2DAsync", "cudaError_t.cudaSuccess"} <= names  # the search finds them
+    assert {"cudaMemcpy2DAsync", "cudaError_t.cudaSuccess"} <= names  # the search finds names
     for name in names:
         place: Any = import_module("cuda.bindings.runtime")
         for part in name.split("."):
@@ -55,7 +55,7 @@ def test_a_machine_without_a_gpu_gets_both_reasons() -> None:
 
 
 class FakeRuntime(SimpleNamespace):
-    """A CUDA runtime that records calls; all succeed unless told to fail."""
+    """A CUDA runtime that records calls; only those in ``failing`` fail."""
 
     def __init__(self) -> None:
         super().__init__(calls=[], failing={})
@@ -276,4 +276,4 @@ def test_a_gpu_gathers_the_indexed_rows(device: CudaDevice, row_bytes: int) -> N
 def test_a_gpu_reports_low_memory(device: CudaDevice) -> None:
     with pytest.raises(CapacityError, match="free of"):
         device.allocate(1 << 50)
-    device.synchronize()  # the failure is forgotten
+    device.synchronize()  # the failure is cleared

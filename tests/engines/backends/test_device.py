@@ -1,4 +1,4 @@
-"""The device protocol on host memory: work is deferred, graphs repeat, misuse is an error."""
+"""Test the device protocol on host memory: deferred work, graphs, and refused misuse."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_memory_is_freed_after_the_work_that_uses_it_has_run(device: HostDevice)
     row = tensor[1:]
     del tensor
     gc.collect()
-    assert row.address == address + 32  # and keeps the buffer
+    assert row.address == address + 32  # the row keeps the buffer
     del row
     gc.collect()
     device.synchronize()
@@ -92,7 +92,7 @@ def test_a_free_during_a_capture_is_not_captured(device: HostDevice) -> None:
 
 def test_work_after_a_failure_is_dropped_but_memory_is_freed(device: HostDevice) -> None:
     address, ran = device.allocate(8), []
-    device.fill(1, 8, 0)  # nothing is allocated there
+    device.fill(1, 8, 0)  # address 1 is not allocated
     device.enqueue(lambda: ran.append("behind"))
     device.free(address)
     with pytest.raises(DeviceError, match=r"8 bytes at .* are not allocated"):
@@ -116,7 +116,7 @@ def test_an_out_of_memory_error_names_the_numbers() -> None:
     with pytest.raises(CapacityError, match=r"500 bytes needed at once, 400 free of 1,000"):
         device.allocate(500)
     device.free(kept)
-    device.allocate(500)  # what waits to be freed counts as free
+    device.allocate(500)  # memory that waits to be freed counts as free
 
 
 def test_a_row_of_a_cache_is_copied_over_another(device: HostDevice) -> None:

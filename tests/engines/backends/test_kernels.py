@@ -52,6 +52,6 @@ def test_a_bundle_is_refused_unloaded_if_the_library_is_missing(
 
 
 def test_kernels_are_refused_on_a_gpu(bundle: EngineBundle) -> None:
-    backend = OrtCudaBackend.__new__(OrtCudaBackend)  # there need be no GPU to refuse it
+    backend = OrtCudaBackend.__new__(OrtCudaBackend)  # the refusal needs no GPU
     with pytest.raises(EnvironmentMismatchError, match=f"are for CPUs; use device='cpu'.*{REMEDY}"):
         backend.load(bundle, bundle.manifest.embed)

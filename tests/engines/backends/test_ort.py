@@ -1,4 +1,4 @@
-"""Thread pools of the ONNX Runtime backend; the process-wide one runs in its own processes."""
+"""Test the thread pools of ONNX Runtime; the process-wide pool needs processes of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_python(code: str, *arguments: str) -> str:
 
 def test_onnxruntime_writes_no_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")  # which this process has set
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")  # set in this process
     assert run_python("import skipdec; skipdec.use_shared_thread_pool(1)") == ""
     assert not list(tmp_path.iterdir())
 

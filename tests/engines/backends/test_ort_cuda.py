@@ -1,4 +1,4 @@
-"""ONNX Runtime on a device: refusals without CUDA, and a rehearsal of the device path."""
+"""Test ONNX Runtime on a device: refusals without CUDA, and rehearsals of the device path."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_host_scalar_keeps_the_value_it_had_when_bound(
     arrays = layer_arrays(bundle, [5], CAPACITY)
     tensors = upload_all(backend, arrays)
     binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
-    arrays[TensorRole.TOTAL_SEQUENCE_LENGTH][...] = CAPACITY + 1  # would be refused
+    arrays[TensorRole.TOTAL_SEQUENCE_LENGTH][...] = CAPACITY + 1  # would be refused when bound
     binding.run()
     assert not np.isnan(download(backend, tensors[TensorRole.HIDDEN_STATES_OUT])).any()
 
@@ -190,7 +190,7 @@ def test_sessions_run_on_cuda_without_a_memory_pattern_or_are_refused(
 def test_onnxruntime_logs_nothing_while_a_cuda_session_opens(
     exported: Exported, cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session opens while another one does, as in two threads; the second fails."""
+    """One session opens while another opens, as in two threads; the second fails."""
     bundle = EngineBundle.open(exported("pre_norm"))
     severities = [WARNING]
     seen = []
@@ -215,7 +215,7 @@ def test_onnxruntime_logs_nothing_while_a_cuda_session_opens(
 def test_a_rehearsed_engine_fails_on_unwritten_caches(
     exported: Exported, backend: OrtRehearsalBackend, unwritten: TensorRole
 ) -> None:
-    """Attention on an H200 multiplied them by 0, and NaN stays NaN."""
+    """Attention on an H200 multiplied unwritten caches by 0, and NaN stays NaN."""
     bundle = EngineBundle.open(exported("pre_norm", dtype="float16"))
     tensors = upload_all(backend, layer_arrays(bundle, [5], CAPACITY))
     binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
@@ -223,7 +223,7 @@ def test_a_rehearsed_engine_fails_on_unwritten_caches(
     backend.device.synchronize()
     place = tensors[unwritten]
     assert isinstance(place, DeviceTensor)
-    backend.device.fill(place.address + place.nbytes - 2, 2, UNWRITTEN)  # the last position's
+    backend.device.fill(place.address + place.nbytes - 2, 2, UNWRITTEN)  # of the last position
     binding.run()
     with pytest.raises(DeviceError, match=r"attention would read 1 of .* that nobody wrote"):
         backend.device.synchronize()
@@ -232,7 +232,7 @@ def test_a_rehearsed_engine_fails_on_unwritten_caches(
 def test_a_rehearsed_capture_fails_if_onnxruntime_would_allocate(
     exported: Exported, backend: OrtRehearsalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On CUDA the second run with a memory pattern allocates, and the first one always does."""
+    """On CUDA the first run always allocates, and so does the second with a memory pattern."""
     bundle = EngineBundle.open(exported("pre_norm"))
     tensors = upload_all(backend, layer_arrays(bundle, [5], CAPACITY))
     binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)

@@ -1,4 +1,4 @@
-"""CUDA's kernel that gathers rows: assembled if there is an assembler, interpreted anywhere."""
+"""Interpret the CUDA kernel that gathers rows, and assemble it if there is an assembler."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Thread:
 
 @pytest.mark.parametrize("row_bytes", [1, 13, 16, 48, 80])
 def test_the_kernel_copies_the_indexed_rows(row_bytes: int) -> None:
-    """Two threads per block copy rows of more and of fewer bytes than they take at once."""
+    """Two threads per block copy rows that are longer or shorter than one copy of all threads."""
     source = np.random.default_rng(0).integers(0, 256, (5, row_bytes)).astype(np.uint8)
     target = np.full((5, row_bytes), 7, np.uint8)
     index = np.array([3, 3, 0, 4], np.int64)
@@ -129,7 +129,7 @@ def test_the_kernel_is_assembled_for_old_and_new_gpus(architecture: str, tmp_pat
 
 
 class FakeDriver(SimpleNamespace):
-    """A CUDA driver that records calls; all succeed unless told to fail."""
+    """A CUDA driver that records calls; only those in ``failing`` fail."""
 
     def __init__(self, failing: str = "") -> None:
         super().__init__(calls={}, failing=failing)

@@ -1,4 +1,4 @@
-"""Contract of every backend's sessions: on the CPU, and on a device, real or of host memory."""
+"""Test the contract of every backend's sessions, on the CPU, host memory and real devices."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_captured_run_repeats_on_the_same_addresses(on_device: Loaded) -> None
     tensors = on_device.tensors(session, rows=2, step=1)
     values = on_device.get(tensors[TensorRole.HIDDEN_STATES])
     binding = session.bind(tensors)
-    binding.run()  # warms up: no memory may be allocated during a capture
+    binding.run()  # warm-up: no memory may be allocated during a capture
     expected = on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT])
     graph = device.capture(binding.run)
     overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], -values)

@@ -22,7 +22,7 @@ _ROLES: dict[EngineKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def manifest(hidden: str, cache: str, width: int, **facts: Any) -> Manifest:  # noqa: ANN401
-    """Return a manifest of one layer with these dtypes of activations and cache, and this width."""
+    """Return a manifest of one layer with these dtypes of activations and cache and this width."""
     hollow = hollow_manifest(1)
     formats = {name: facts.pop(name) for name in ("dtype", "kv_dtype") if name in facts}
     precision = hollow.precision.model_copy(update=formats)

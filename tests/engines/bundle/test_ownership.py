@@ -1,4 +1,4 @@
-"""Foreign files at the names that we write to are neither emptied nor overwritten."""
+"""Skipdec neither empties nor overwrites foreign files at names that it writes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other results are replaced as safely as bundles: a killed swap is completed or undone."""
+"""Any result is replaced as safely as a bundle: a killed swap is completed or undone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def refuse_to_move(
     result: Path, code: int, monkeypatch: pytest.MonkeyPatch, *, is_known: bool = True
 ) -> None:
-    """Let renames of ``result`` fail; unless ``is_known``, only onto names that are free."""
+    """Make renames of ``result`` fail; unless ``is_known``, only those to free names."""
     rename, exchange = Path.rename, bundle_place.exchange
 
     def renamed(path: Path, target: Path) -> Path:
@@ -53,7 +53,7 @@ def write(place: Place, content: str, *, force: bool = False) -> None:
 
 
 def seen(place: Place) -> tuple[str, list[str]]:
-    """Return the mark's content and the names beside the result."""
+    """Return the mark's content and the names in the result's directory."""
     names = sorted(path.name for path in place.target.parent.iterdir())
     return (place.target / place.mark).read_text(), names
 
@@ -75,7 +75,7 @@ def test_the_root_of_the_file_system_is_refused_as_a_target() -> None:
 
 def test_a_half_deleted_result_does_not_block_the_next(place: Place) -> None:
     write(place, "first")
-    (place.old / "weights").mkdir(parents=True)  # killed while it deleted: its mark went first
+    (place.old / "weights").mkdir(parents=True)  # killed while deleting: the mark is deleted first
     write(place, "second", force=True)
     assert seen(place) == ("second", ["result"])
 
@@ -91,7 +91,7 @@ def test_a_swap_killed_between_its_renames_is_undone(
     place.target.rename(place.old)
     with pytest.raises(KeyboardInterrupt), place.replaced(force=True):
         raise KeyboardInterrupt
-    assert seen(place) == ("first", ["result"]), "the only copy is not lost"
+    assert seen(place) == ("first", ["result"]), "the only copy is kept"
     monkeypatch.setattr(bundle_place, "exchange", lambda first, second: False)
     write(place, "second", force=True)
     assert seen(place) == ("second", ["result"])

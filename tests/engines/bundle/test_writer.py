@@ -1,4 +1,4 @@
-"""A bundle is published atomically, whatever happens to its writer."""
+"""A bundle is published atomically, even if its writer is killed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_second_writer_is_refused_with_the_first_writers_process_id(tmp_path: 
     ):
         pass
     with BundleWriter(tmp_path / "bundle"):
-        pass  # the lock is free again
+        pass  # the lock is free
 
 
 def test_a_killed_writer_does_not_block_the_next(tmp_path: Path) -> None:

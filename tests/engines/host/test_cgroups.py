@@ -1,4 +1,4 @@
-"""Control groups limit this process to the minimum on its path, in both versions."""
+"""Control groups of both versions limit this process to the minimum on its path."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from skipdec.engines.errors import CapacityError
 from skipdec.engines.host.processor import available_memory, processor_quota
 from skipdec.engines.memory import HostMemory
 
-NO_LIMIT = 9223372036854771712  # of version 1
+NO_LIMIT = 9223372036854771712  # version 1
 
 
 def process(directory: Path, groups: str, root: str = "/", **files: str) -> Path:
-    """Write a /proc/self with hierarchies below ``directory``; files by path, __ for /."""
+    """Write a /proc/self and hierarchies below ``directory``; file names have ``__`` for ``/``."""
     own = directory / "proc"
     own.mkdir()
     (own / "cgroup").write_text(groups)

@@ -1,4 +1,4 @@
-"""Tables of results: no width cuts a number, and pipes get unwrapped lines."""
+"""Tables never cut a number at any width, and pipes get unwrapped lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The running skipdec's version, and the pip command that adds an extra to it."""
+"""Test the version of the running skipdec and the pip command that installs an extra."""
 
 from __future__ import annotations
 

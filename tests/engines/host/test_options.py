@@ -1,4 +1,4 @@
-"""Options of a command are the fields of its configuration and refuse with the same words."""
+"""The options of a command are its configuration's fields and have the same errors."""
 
 from __future__ import annotations
 

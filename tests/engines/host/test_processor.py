@@ -1,4 +1,4 @@
-"""The number of usable threads: affinity, limited by the quota of control groups."""
+"""Count usable threads: the affinity, limited by the quota of control groups."""
 
 from __future__ import annotations
 

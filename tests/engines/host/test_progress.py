@@ -1,4 +1,4 @@
-"""ConsoleProgress: bars on a terminal, lines elsewhere, warnings and advice in any case."""
+"""ConsoleProgress prints bars on a terminal, lines elsewhere, and always warnings and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first signal asks, the second interrupts; none is lost and handlers are restored."""
+"""The first signal requests a stop, the second interrupts; handlers are restored."""
 
 from __future__ import annotations
 

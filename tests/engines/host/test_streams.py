@@ -1,4 +1,4 @@
-"""System errors print one line; finished work stays, whether stdout takes the output or not."""
+"""System errors print one line; finished work is kept even if stdout can't be written."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from skipdec.engines.host.worker import Limits, Worker, WorkerCrashError
 from skipdec.exporter.config import CheckpointSource
 from skipdec.exporter.verification.report import VerificationRequest
 
-READER = "ast"  # a module of Python's own that reads its stdin to the end
+READER = "ast"  # a module of the standard library that reads stdin to EOF
 
 
 def test_an_unused_worker_is_killed() -> None:
@@ -88,7 +88,7 @@ def test_a_system_error_is_raised_with_its_file(tmp_path: Path) -> None:
 
 
 def test_a_worker_ends_when_its_parent_is_killed() -> None:
-    sleeps = ["-n1", "-r1", "import time; time.sleep(600)"]  # of timeit; it reads no stdin
+    sleeps = ["-n1", "-r1", "import time; time.sleep(600)"]  # for timeit, which does not read stdin
     code = (
         "import sys; from skipdec.engines.host.worker import Worker\n"
         f"worker = Worker('timeit', {sleeps}); print(worker.process.pid, flush=True)\n"
@@ -108,7 +108,7 @@ def test_a_worker_gets_this_environment_and_the_given_variables() -> None:
     added = {"PYTHONVERBOSE": "1"}
     with Worker(READER, [], added) as worker, pytest.raises(WorkerCrashError) as caught:
         worker.run("no source (", lambda _: None)
-    assert "cleanup" in caught.value.output  # what a verbose interpreter says at its end
+    assert "cleanup" in caught.value.output  # printed by a verbose interpreter as it exits
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_worker_that_exceeds_a_limit_ends_with_the_reason(
     statement: str, wall: float, reason: str
 ) -> None:
     limits = Limits(seconds=1, memory=1 << 30, wall=wall)
-    arguments = ["-n1", "-r1", statement]  # of timeit
+    arguments = ["-n1", "-r1", statement]  # for timeit
     with (
         Worker("timeit", arguments, limits=limits) as worker,
         pytest.raises(WorkerCrashError) as caught,

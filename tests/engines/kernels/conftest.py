@@ -10,7 +10,7 @@ from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
 
 @pytest.fixture(params=available_instruction_sets())
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the test's sessions on it; the test runs once for each."""
+    """Run the test once on each instruction set."""
     monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, request.param)
     name: str = request.param
     return name

@@ -1,4 +1,4 @@
-"""Compare attention with float64, and its bits with themselves."""
+"""Compare attention with float64, and its bits between runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_heads_of_long_caches_are_divided_between_threads(instruction_set: str) 
 
 
 def test_ragged_rows_continue_from_their_own_lengths(instruction_set: str) -> None:
-    """Padding left behind a row's end is overwritten and never read."""
+    """Padding after a row's end is overwritten and never read."""
     node = Attention(4, 2, 64, "float16", capacity=24)
     lengths = [3, 20, 11]
     x = node.random_tokens(3, 24)
@@ -107,7 +107,7 @@ def test_a_non_finite_key_or_value_gives_a_non_finite_result(
 ) -> None:
     for dtype in DTYPES:
         node = Attention(2, 2, 64, dtype, capacity=12)
-        for column in (2 * 64 + 3, 4 * 64 + 3):  # of the first key, and of the first value
+        for column in (2 * 64 + 3, 4 * 64 + 3):  # the first key, the first value
             x = node.random_tokens(1, 1)
             x[..., column] = poison
             y = node.cache(1).step(x, [0])
@@ -150,4 +150,4 @@ def test_an_unsupported_node_is_refused(changes: dict[str, Any], words: str) -> 
 def test_heads_whose_width_overflows_are_refused() -> None:
     tokens = Attention(4).random_tokens(1, 1)
     with pytest.raises(Exception, match=r"num_heads \* head size is above query's columns"):
-        Attention(2**58 + 4).cache(1).step(tokens, [0])  # 64 times as many wrap around to 256
+        Attention(2**58 + 4).cache(1).step(tokens, [0])  # times 64 wraps around to 256

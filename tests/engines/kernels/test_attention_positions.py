@@ -1,4 +1,4 @@
-"""Compare attention with norms and rotation of heads with float64, and its bits with themselves."""
+"""Compare attention with norms and rotation with float64, and its bits between runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rates(rotated: int, theta: float = 10_000.0) -> Array:
 
 
 def weight(head_size: int, seed: int) -> Array:
-    """Return a norm's weight [D], no element of which is near 1 or 0."""
+    """Return a norm's weight [D] without elements near 1 or 0."""
     random = np.random.default_rng(seed)
     signs, sizes = random.choice([-1, 1], head_size), random.uniform(1.5, 2, head_size)
     return (signs * sizes).astype(np.float32)
@@ -129,10 +129,10 @@ def test_rates_of_zero_change_no_bit_of_heads(instruction_set: str) -> None:
 )
 @given(data=st.data())
 def test_bits_depend_only_on_the_row(monkeypatch: pytest.MonkeyPatch, data: st.DataObject) -> None:
-    """Neither on the batch, the cuts, rows at other positions, the threads or the processor."""
+    """Bits depend neither on the batch and its cuts nor on threads, processor or other rows."""
     head_size, rotated = data.draw(st.sampled_from(SHAPES))
     kv_heads, group = data.draw(st.sampled_from([(1, 1), (2, 2), (1, 3), (2, 4), (1, 7), (1, 8)]))
-    is_placed = data.draw(st.booleans())  # else without norms and rotation
+    is_placed = data.draw(st.booleans())  # whether it has norms and a rotation
     node = (placing if is_placed else plain)(
         head_size,
         rotated,
@@ -144,7 +144,7 @@ def test_bits_depend_only_on_the_row(monkeypatch: pytest.MonkeyPatch, data: st.D
         packed=data.draw(st.booleans()),
     )
     lengths = data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=3))
-    tokens = data.draw(st.sampled_from([1, 2, 5]))  # of the last step: at unlike depths
+    tokens = data.draw(st.sampled_from([1, 2, 5]))  # in the last step, at unlike depths
     x = node.random_tokens(len(lengths), max(lengths) + tokens, seed=sum(lengths))
     monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, INSTRUCTION_SETS[0])
     rows = node.cache(len(lengths))

@@ -1,4 +1,4 @@
-"""Compare gated products with SiLU(gate) · other of the same operator's plain product."""
+"""Compare gated products with SiLU(gate) · other from the operator's plain product."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORMS = pytest.mark.parametrize("form", QUANTIZERS)
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight [K, 2 F], gate and other, and an optional bias [2 F]."""
+    """A weight [K, 2 F] of gate and other, with an optional bias [2 F]."""
 
     quantizer: PackedQuantizer
     weight: Array
@@ -81,12 +81,12 @@ class Layer:
         return y
 
     def plain(self) -> Layer:
-        """Return the product that is not gated, whose columns have equal bits."""
+        """Return the ungated product, whose columns have equal bits."""
         return replace(self, quantizer=replace(self.quantizer, is_gated=False))
 
 
 def silu_of_half(products: Array) -> Array:
-    """Compute in float64 SiLU of the gate, the first half of columns, times the other half."""
+    """Compute SiLU of the first half of the columns times the other half, in float64."""
     gate, other = np.split(products.astype(np.float64), 2, -1)
     y: Array = gate / (1 + np.exp(-gate)) * other
     return y

@@ -1,4 +1,4 @@
-"""The compiled library is found or refused with the reason, on the chosen instruction set."""
+"""The compiled library is found or refused with a reason, and has an instruction set."""
 
 from __future__ import annotations
 

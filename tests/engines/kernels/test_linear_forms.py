@@ -1,4 +1,4 @@
-"""What is particular to a form of linear operator: magnitudes, ONNX Runtime's nodes, packing."""
+"""Test what differs between linear operators: magnitudes, ONNX Runtime's nodes, packing."""
 
 from __future__ import annotations
 

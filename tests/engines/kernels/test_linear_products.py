@@ -1,4 +1,4 @@
-"""Every linear operator: its results, which depend on no other row, thread or instruction set."""
+"""Every linear operator is right, whatever the other rows, threads and instruction set."""
 
 from __future__ import annotations
 

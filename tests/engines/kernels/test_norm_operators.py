@@ -1,4 +1,4 @@
-"""Compare LayerNorm and RmsNorm with float64, and their bits with themselves."""
+"""Compare LayerNorm and RmsNorm with float64, and their bits between runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTRUCTION_SETS = available_instruction_sets()
 pytestmark = pytest.mark.skipif(not INSTRUCTION_SETS, reason="the kernels were not compiled")
 
 EPSILON = 1e-5
-FORMS = [("LayerNorm", True), ("LayerNorm", False), ("RmsNorm", False)]  # operator, with bias
+FORMS = [("LayerNorm", True), ("LayerNorm", False), ("RmsNorm", False)]  # operator, has bias
 OPERATORS = ["LayerNorm", "RmsNorm"]
 
 

@@ -1,4 +1,4 @@
-"""A machine with a fake TensorRT, and plans for it."""
+"""Provide a machine with a fake TensorRT, and plans."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def machine() -> Machine:
 
 @pytest.fixture
 def compiled(exported: Exported, tmp_path: Path) -> Compiled:
-    """Return ``compiled(**build)``, see ``small_bundle``."""
+    """Return ``compiled(**build)``, which calls ``small_bundle``."""
     return partial(small_bundle, exported, tmp_path)

@@ -1,4 +1,4 @@
-"""TensorRT's engines on a host device: memory, profiles, addresses and refusals."""
+"""Test TensorRT's engines on a host device: memory, profiles, addresses and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_all_engines_share_a_scratch_buffer_sized_for_the_largest(
     assert len(machine.trt.executions) == len(sessions)
     ((address, size),) = {execution.scratch for execution in machine.trt.executions}
     assert address % 256 == 0
-    assert size == 4096  # what layers need
+    assert size == 4096  # the scratch memory of a layer
 
 
 def test_growing_scratch_memory_keeps_earlier_bindings_and_graphs_valid(
@@ -48,7 +48,7 @@ def test_growing_scratch_memory_keeps_earlier_bindings_and_graphs_valid(
     machine.load(bundle, "head")
     machine.bind(session, rows=1).run()
     graph.launch()
-    machine.device.synchronize()  # would fail if the old memory were gone
+    machine.device.synchronize()  # fails if the old memory was freed
     first, _, later = machine.trt.executions
     assert (first.scratch[1], later.scratch[1]) == (4096, 9216)
 
@@ -121,7 +121,7 @@ def test_past_and_present_must_be_one_tensor(machine: Machine, compiled: Compile
 
 def test_a_refused_run_quotes_tensorrts_error(machine: Machine, compiled: Compiled) -> None:
     binding = machine.bind(machine.load(compiled()), rows=1)
-    for words in ("no kernel image", "out of tea"):  # each error once
+    for words in ("no kernel image", "out of tea"):  # each error is reported once
         machine.trt.refusal = words
         expected = f"engine layer_000 | TensorRT failed to enqueue it: INVALID_ARGUMENT: {words}"
         with pytest.raises(SkipDecError) as caught:
@@ -163,7 +163,7 @@ def test_contexts_are_reused_by_the_next_binding_of_their_profile(
     machine: Machine, compiled: Compiled
 ) -> None:
     session = machine.load(compiled())
-    for rows in (1, 2, 3):  # one after the other, released before the device comes to it
+    for rows in (1, 2, 3):  # each is released before the device executes it
         binding = machine.bind(session, rows)
         binding.run()
         binding.release()
@@ -180,7 +180,7 @@ def test_contexts_are_reused_by_the_next_binding_of_their_profile(
     ]
     for binding in kept:
         binding.release()
-        binding.release()  # once is enough, twice is harmless
+        binding.release()  # a second release is harmless
     machine.bind(session, rows=1)
     assert len(machine.trt.settings) == 3
 

@@ -1,4 +1,4 @@
-"""Plans are built in another process and checked here; every failure has a name."""
+"""Plans are built in another process and checked here; every failure names its engine."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def request_of_layer(tmp_path_factory: pytest.TempPathFactory) -> PlanRequest:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Iterator[Path]:
-    """Return the path of a plan; checks that nothing else remains."""
-    others = children()  # of tests before: multiprocessing keeps a process that tracks resources
+    """Yield the path of a plan, then check that nothing else remains."""
+    others = children()  # of earlier tests: multiprocessing keeps a resource tracker
     yield tmp_path / "layer_000.plan"
     assert {path.name for path in tmp_path.iterdir()} <= {"layer_000.plan"}
     assert children() == others
 
 
 def children() -> set[int]:
-    """Return processes that this thread started and has not waited for."""
+    """Return the processes that this thread started and has not waited for."""
     return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
 
 
@@ -104,7 +104,7 @@ def test_all_differences_from_the_request_are_named(
 
 
 def add_unused_lengths(graph: ir.Graph) -> None:
-    """Make Attention's nonpad_kv_seqlen a separate input, which the parser drops with a warning."""
+    """Make Attention's nonpad_kv_seqlen an input, which the parser drops with a warning."""
     (attention,) = (node for node in graph if node.op_type == "Attention")
     lengths = ir.Value(
         name="seqlens_k", shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT32)
@@ -153,7 +153,7 @@ def test_asymmetric_quantisation_fails_with_the_parsers_reason(
 
 @needs_tensorrt_rtx
 def test_attention_without_a_kernel_gets_a_remedy(tmp_path: Path, output: Path) -> None:
-    """Tests float32 attention that must not be decomposed."""
+    """Build float32 attention that must not be decomposed."""
 
     def forbid(graph: ir.Graph) -> None:
         (attention,) = (node for node in graph if node.op_type == "Attention")
@@ -227,7 +227,7 @@ def test_a_signal_cancels_the_builder_at_its_next_step(
 
 
 def catches(pid: int, number: int) -> bool:
-    """Return True if a process has installed a handler of signal ``number``."""
+    """Return whether a process has installed a handler of signal ``number``."""
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""Load TensorRT from its minimum version on and route its messages."""
+"""Load supported versions of TensorRT and route their messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skipdec.engines.trt.library import LOGGER_NAME, load_library, logger
 
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str) -> ModuleType:
-    """Replace the installed TensorRT by a module ``tensorrt`` of ``version``."""
+    """Replace the installed TensorRT with a module ``tensorrt`` of ``version``."""
     module = ModuleType("tensorrt")
     module.__version__ = version  # type: ignore[attr-defined]
     module.__spec__ = ModuleSpec("tensorrt", None)

@@ -1,8 +1,8 @@
 """Every TensorRT name in our code exists in every TensorRT that we support.
 
 scripts/environments/tensorrt_surface.py makes the surfaces in tests/data from NVIDIA's bindings.
-tests/support/tensorrt/tensorrt_names.py describes how a name is attributed to a class; names
-reached through other variables are not seen.
+tests/support/tensorrt/tensorrt_names.py describes how a name is attributed to a class; it misses
+names reached through other variables.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ OLDEST, NEWEST, RTX = "tensorrt-10.16", "tensorrt-11", "tensorrt-rtx-1.7"
 # Code, or comments on the type of a variable: library.module, trt.IBuilderConfig
 TENSORRT = re.compile(r"\btrt\.[A-Z]|library\.module")
 
-# Variables that are called as TensorRT's are, and are ours: (function, name).
+# Variables of ours that share a name with TensorRT's: (function, name).
 OURS = {
-    ("TensorRtSession._choose_profile", "problems"),  # a profile's shapes, read from the engine
+    ("TensorRtSession._choose_profile", "problems"),  # shapes of a profile
     ("build_plan", "replace"),  # the plan's path
-    ("error_recorder.Recorder", "take"),  # for us, not for TensorRT
+    ("error_recorder.Recorder", "take"),  # our options, not TensorRT's
 }
-# Names that only TensorRT for RTX has, by the functions that may use them and what guards them.
+# Names that only TensorRT for RTX has, by the functions that may use them, with their guards.
 RTX_ONLY = {
-    # asks with hasattr first
+    # calls hasattr first
     "TensorRtLibrary._compute_capabilities": {"ComputeCapability"},
-    # returns at once where library.compute_capabilities is empty, as that makes it
+    # returns at once if library.compute_capabilities is empty
     "PlanBuilder._choose_gpu": {
         "ComputeCapability",
         "CURRENT",
@@ -147,8 +147,8 @@ def test_the_classes_of_known_variables_exist_in_every_version() -> None:
         ("trt.MemoryPoolTypes", "MemoryPoolTypes"),
         ("self._library.module.Logger.Severity.WARN", "Logger.Severity.WARN"),
         ("pools = library.module.MemoryPoolType; pools.DLA_SRAM", "MemoryPoolType.DLA_SRAM"),
-        ("trt.BuilderFlag.FP16", "BuilderFlag.FP16"),  # gone in 11.0
-        ("trt.ComputeCapability.SM89", "ComputeCapability.SM89"),  # not guarded here
+        ("trt.BuilderFlag.FP16", "BuilderFlag.FP16"),  # removed in 11.0
+        ("trt.ComputeCapability.SM89", "ComputeCapability.SM89"),  # has no guard here
         ("network.get_layer(0).type.nme", "LayerType.nme"),
         ("trt.OnnxParser(network, log).prase(data)", "OnnxParser.prase"),
     ],

@@ -1,4 +1,4 @@
-"""Concurrent builds share one file of kernel timings, with stand-ins for TensorRT's caches."""
+"""Concurrent builds share a file of kernel timings; stand-ins replace TensorRT's caches."""
 
 from __future__ import annotations
 
