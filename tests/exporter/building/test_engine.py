@@ -1,4 +1,4 @@
-"""Engine files are reproducible, correctly described, as configured, and built in little memory."""
+"""Engine files are reproducible, correctly described, as configured, and need little memory."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_peak_memory_is_one_weight_and_its_quantised_copy(
 
 
 class Outlier(RandomReader):
-    """Has one value of its own in the embeddings and each second feed-forward product."""
+    """Has one given value in the embeddings and in each second feed-forward product."""
 
     def __init__(self, model: ModelSpec, value: float) -> None:
         super().__init__(model)

@@ -1,4 +1,4 @@
-"""Requests to TensorRT: sizes, profiles and refusals, before anything is built."""
+"""Requests to TensorRT get sizes and profiles, or are refused, before anything is built."""
 
 from __future__ import annotations
 

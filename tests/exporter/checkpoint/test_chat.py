@@ -1,4 +1,4 @@
-"""A checkpoint's chat template becomes a file of the bundle, from any of the three places."""
+"""A checkpoint's chat template, from any of three files, becomes a file of the bundle."""
 
 from __future__ import annotations
 

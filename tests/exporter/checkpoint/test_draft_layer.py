@@ -15,7 +15,7 @@ from skipdec.exporter.config import CheckpointSource
 
 
 def test_a_draft_layer_rotates_if_the_last_layer_does(tmp_path: Path) -> None:
-    """Its training begins with the last layer, which does not rotate in SmolLM3."""
+    """Training starts from the last layer, which does not rotate in SmolLM3."""
     changes = {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 1, 1, 0]}
     random_model({**LLAMA_BASE, **changes}).save_pretrained(tmp_path)
     opened = open_checkpoint(CheckpointSource(model=str(tmp_path)))

@@ -1,4 +1,4 @@
-"""A library's exceptions about a checkpoint's content become one error, whatever their type."""
+"""A library's exceptions of any type about a checkpoint's content become one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint from the hub is the same as its directory, file by file."""
+"""A checkpoint from the hub has the same files as its directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HUB = CheckpointSource(model="me/tiny")
 
 @pytest.fixture
 def repository(checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a directory that the hub has as me/tiny, which a test may change."""
+    """Return the directory of me/tiny on the hub, which a test may change."""
     uploaded = Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "uploaded"))
 
     def download(_model: str, *, allow_patterns: list[str], **_: Any) -> str:  # noqa: ANN401
@@ -42,7 +42,7 @@ def repository(checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def names_in_transformers() -> set[str]:
-    """Return the files that transformers looks for, by its own constants."""
+    """Return the files that transformers looks for, from its constants."""
     names = {
         utils.CONFIG_NAME,
         utils.GENERATION_CONFIG_NAME,
@@ -67,7 +67,7 @@ def test_every_file_read_by_transformers_is_downloaded(repository: Path) -> None
 
 
 def test_derived_checkpoints_keep_every_text_related_file() -> None:
-    written = {utils.CONFIG_NAME, "tokenizer.json"}  # anew
+    written = {utils.CONFIG_NAME, "tokenizer.json"}  # written anew
     assert names_in_transformers() - written <= {*TEXT_FILES}
 
 

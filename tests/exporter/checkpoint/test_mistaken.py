@@ -1,4 +1,4 @@
-"""What is often taken for a checkpoint is refused with what to pass instead."""
+"""Files often mistaken for a checkpoint are refused with what to pass instead."""
 
 from __future__ import annotations
 

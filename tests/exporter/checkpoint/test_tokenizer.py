@@ -36,7 +36,7 @@ def test_equal_tokenizers_need_no_warning(directory: Path) -> None:
 
 
 def test_a_tokenizer_config_that_changes_ids_is_a_warning(directory: Path) -> None:
-    """LlamaTokenizer omits a blank that the file, from before it did so, puts before " two"."""
+    """LlamaTokenizer omits a blank that the older file puts before " two"."""
     said = warning(directory, tokenizer_class="LlamaTokenizer")
     assert said is not None
     assert "tokenizer.json encodes ' two  blanks' as [1, " in said

@@ -1,4 +1,4 @@
-"""``skipdec verify``: what it prints, and output for scripts when a bundle is damaged."""
+"""Test what ``skipdec verify`` prints, also as JSON for a damaged bundle."""
 
 from __future__ import annotations
 

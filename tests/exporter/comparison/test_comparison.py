@@ -98,7 +98,7 @@ def test_rounding_between_formats_is_tolerated_unless_atol_is_small(
     narrow = compare(config.updated(atol=1e-6))
     norm, product = narrow.inner[:2]
     assert norm.made_by.startswith("LayerNormalization")
-    assert (norm.diverges, product.diverges) == (False, True)  # products round, norms don't
+    assert (norm.diverges, product.diverges) == (False, True)  # only products round
 
 
 def test_a_static_capacity_changes_nothing(bundle: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gates of feed-forward layers are found in graphs, fused into products and written out again."""
+"""Gates of feed-forward layers are recognised in graphs and fused into products."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRODUCTS = {
     "float16": "FloatLinear",
     "float32": "FloatLinear",
 }
-MOST_NODES = 9  # of a layer: two norms, four products, attention, casts of the norms' weights
+MOST_NODES = 9  # in a layer: two norms, four products, attention, casts of the norms' weights
 
 
 def spec_of(structure: str) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""Lowered graphs compute the same as the torch modules, in place, with garbage in unused cache."""
+"""Lowered graphs equal the torch modules, in place and with garbage in unused cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph's norms become skipdec's operators, compute the same, and can be restored."""
+"""A graph's norms become skipdec's operators, which compute the same."""
 
 from __future__ import annotations
 

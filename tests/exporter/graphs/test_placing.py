@@ -1,6 +1,6 @@
 """Norms and rotation of heads become operands of Attention; layers compute the same.
 
-Layers run at positions that differ between rows: a ragged prompt, a step, then two tokens a row.
+Rows are at different positions: a ragged prompt, a step, then two tokens per row.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from skipdec.exporter.graphs.skipdec import lower
 from skipdec.exporter.quantization.packed import weight_quantizer
 
 YARN = {"rope_type": "yarn", "rope_theta": 99.0, "factor": 4.0}
-MODELS: dict[str, dict[str, Any]] = {  # what each changes in LLAMA_BASE
+MODELS: dict[str, dict[str, Any]] = {  # changes of LLAMA_BASE
     "scaled": {"rope_parameters": YARN | {"original_max_position_embeddings": 16}},
     "normed": {"model_type": "qwen3", "head_dim": 24},
     "partial": {"model_type": "phi3", "hidden_size": 96, "partial_rotary_factor": 0.5},
     "normed whole": {"model_type": "olmo2", "num_key_value_heads": 3},
 }
-OPERANDS = {  # of Attention: packed or not, rates, norms
+OPERANDS = {  # of Attention: queries, keys and values (1 packed or 3), rates, norms
     "scaled": (1, "self_attn.inv_freq"),
     "normed": (1, "self_attn.inv_freq", "self_attn.q_norm.weight", "self_attn.k_norm.weight"),
     "partial": (1, "self_attn.inv_freq"),

@@ -1,4 +1,4 @@
-"""Layers of 16 bits compute each norm in one node, with the residual sum before it."""
+"""Layers of 16 bits compute each norm and the residual sum before it in one node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skipdec.engines.manifest import EngineKind, FloatType, PrecisionSpec
 
 
 def layer_graph(structure: str, directory: Path, dtype: FloatType = "float16") -> onnx.GraphProto:
-    """Return the graph that a CPU makes of a layer; what follows from weights is gone."""
+    """Return a layer's graph as optimised for a CPU, with constants folded."""
     built = build(EngineKind.LAYER, tiny_spec(structure), directory, PrecisionSpec(dtype=dtype))
     return optimised(directory / built.spec.graph, directory)
 
@@ -20,7 +20,7 @@ def layer_graph(structure: str, directory: Path, dtype: FloatType = "float16") -
 def test_a_layer_of_opt_in_float16_has_ten_nodes(tmp_path: Path) -> None:
     assert operators(layer_graph("pre_norm", tmp_path)) == {
         "MatMul": 4,
-        "Add": 2,  # the bias of query, key and value, and the last residual sum
+        "Add": 2,  # bias of query, key and value; last residual sum
         "GroupQueryAttention": 1,  # three kernels on CUDA
         "SkipLayerNormalization": 2,
         "Max": 1,

@@ -63,6 +63,6 @@ def test_other_rotations_stay_outside_attention(
 
 @pytest.mark.parametrize("changes", [{}, *FITTING.values()], ids=["outside", *FITTING])
 def test_no_shape_is_computed(changes: dict[str, Any], tmp_path: Path) -> None:
-    """Provide for CUDA sessions, which refuse nodes that ONNX Runtime leaves to a CPU."""
+    """CUDA sessions refuse nodes that ONNX Runtime runs on the CPU, such as those of shapes."""
     built = build(EngineKind.LAYER, tiny_spec("llama", **changes), tmp_path, FLOAT16)
     assert not written(tmp_path / built.spec.graph) & {"Shape", "Concat"}

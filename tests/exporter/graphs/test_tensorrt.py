@@ -65,8 +65,8 @@ def build(
     return report
 
 
-# Exports build what is left out here: engines of OPT in float16 and bfloat16
-# (pipeline/test_tensorrt_export.py). "untied" is a matter of the head.
+# Exports build the engines left out here, those of OPT in float16 and bfloat16
+# (pipeline/test_tensorrt_export.py). "untied" differs only in the head.
 @needs_tensorrt_rtx
 @pytest.mark.parametrize(
     ("structure", "dtype"),
@@ -169,14 +169,14 @@ def run(graph: ir.Model, directory: Path, inputs: dict[str, np.ndarray]) -> list
         node.attributes.pop(DECOMPOSABLE, None)
     path = directory / "graph.onnx"
     onnx.save(ir.to_proto(graph), path)
-    options = onnxruntime.SessionOptions()  # optimised, it would fuse products of its own
+    options = onnxruntime.SessionOptions()  # optimisation would fuse products
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return session.run(None, inputs)
 
 
 def dequantized_module(model: ModelSpec, precision: PrecisionSpec) -> torch.nn.Module:
-    """Return the module with dequantised weights and quantised inputs, which range up to 4."""
+    """Return the module with dequantised weights and quantised inputs of range 4."""
     reference = module(EngineKind.LAYER, model)
 
     def int8(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
@@ -220,7 +220,7 @@ def test_a_capacity_is_set_on_a_copy() -> None:
 
 
 def test_attention_inputs_that_the_parser_silently_drops_are_refused() -> None:
-    """The mask uses these lengths too, so not even an unused-input warning appears."""
+    """The mask also uses these lengths, so the parser does not warn of an unused input."""
     graph = canonical_graph(EngineKind.LAYER, fusible_spec(), "float16").clone()
     (attention,) = (node for node in graph.graph if node.op_type == "Attention")
     lengths = next(value for value in graph.graph.inputs if value.name == "write_indices")
@@ -270,7 +270,7 @@ def test_fp8_needs_ranges() -> None:
 
 @pytest.mark.parametrize("name", ["int8", "int8-block", "int4"])
 def test_a_written_graph_has_the_requested_dtypes(name: str, tmp_path: Path) -> None:
-    """``build_engine`` checks inputs, outputs and weights of the graph it wrote."""
+    """``build_engine`` checks inputs, outputs and weights of the written graph."""
     precision = quantized(name, "bfloat16")
     built = build_engine_files(
         EngineKind.LAYER, fusible_spec(), tmp_path, precision, "tensorrt-rtx"

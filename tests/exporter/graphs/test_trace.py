@@ -53,7 +53,7 @@ def test_layer_graph_has_only_attention_scatter_and_standard_operators(structure
 
 
 def test_a_trace_has_every_parameter_and_no_paths_and_is_the_same_each_time() -> None:
-    model = tiny_spec(hidden_size=16, ffn_dim=16)  # whose norms are of equal content
+    model = tiny_spec(hidden_size=16, ffn_dim=16)  # its norms have equal content
     traced = [trace_engine(EngineKind.LAYER, model, "float32") for _ in range(2)]
     assert len({name for name in traced[0].graph.initializers if "layer_norm" in name}) == 4
     first, second = (

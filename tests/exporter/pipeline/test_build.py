@@ -1,4 +1,4 @@
-"""``skipdec build``: from canonical engines to real plans, on a machine without torch."""
+"""``skipdec build`` compiles canonical engines to real plans without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from skipdec.exporter.pipeline.exporting import export
 
 pytestmark = [needs_tensorrt_rtx, pytest.mark.usefixtures("plans_built_once")]
 
-# What a machine that only builds does not have; a program that looks for them finds nothing.
+# Hides the packages that a machine which only builds lacks.
 WITHOUT_TORCH = """
 import sys
 ABSENT = {"torch", "transformers", "safetensors", "huggingface_hub", "onnxscript", "onnxruntime"}

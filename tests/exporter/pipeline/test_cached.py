@@ -1,4 +1,4 @@
-"""A command exports a checkpoint that it gets in place of a bundle once, until it changes."""
+"""A command given a checkpoint exports it once and reuses the bundle until it changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INT8 = {"quantize": "int8", "dtype": "float32"}
 
 @pytest.fixture
 def exports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """Return the commands of exports, which write a manifest alone, or fail for "broken"."""
+    """Record export commands, which only write a manifest or fail for "broken"."""
     made: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:  # noqa: ANN401
@@ -92,7 +92,7 @@ def test_a_misspelt_model_gets_a_suggestion_unless_it_is_a_bundle(
     assert cached_bundle("opt-124m", INT8) is cached_bundle("opt-123m", INT8) is None
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".m.skipdec.partial").mkdir()
-    assert cached_bundle("out/m.skipdec", INT8) is None  # reads as a hub id, too
+    assert cached_bundle("out/m.skipdec", INT8) is None  # also looks like a hub id
 
 
 def test_common_mistakes_for_a_checkpoint_are_named(
@@ -116,7 +116,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
 
 
 def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:  # noqa: ANN401
-    """Run a command of skipdec, but not in a process of its own, which would trace and import."""
+    """Run a command of skipdec in this process, which has imported torch and traced."""
     python, *words = command
     assert (python, words[:3]) == (sys.executable, ["-P", "-m", "skipdec"])
     return subprocess.CompletedProcess(command, command_line.run(*words[3:]).exit_code)

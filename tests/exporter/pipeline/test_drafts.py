@@ -1,4 +1,4 @@
-"""A bundle may have a draft layer, and a narrow head on the bytes of the head."""
+"""A bundle may have a draft layer, and a narrow head that shares the head's bytes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def named(options: dict[str, Any]) -> str:
 def draft_of(
     checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """Return ``draft_of(structure, reads)``: a directory of a draft layer, only to be read."""
+    """Return ``draft_of(structure, reads)``: a read-only directory of a draft layer."""
 
     @cache
     def write(structure: str, reads: tuple[int, int, int] | None = None) -> Path:
@@ -70,7 +70,7 @@ def draft_of(
 
 @pytest.fixture(scope="session")
 def drafted(exported: Exported, draft_of: Callable[..., Path]) -> Callable[..., Path]:
-    """Return ``drafted(structure, **options)``: a bundle with a draft layer, only to be read."""
+    """Return ``drafted(structure, **options)``: a read-only bundle with a draft layer."""
 
     def export_once(structure: str, **options: object) -> Path:
         chosen = {"kernels": "skipdec"} | options
@@ -266,7 +266,7 @@ def test_the_draft_layer_of_another_model_is_refused(
     config = ExportConfig(model=str(checkpoint("untied")), draft_layer=draft_of("pre_norm"))
     with pytest.raises(UsageError, match="hidden_size 32; untied has 64") as caught:
         plan_export(config)
-    assert "expected" not in str(caught.value)  # no shape of a tensor, which follows from the sizes
+    assert "expected" not in str(caught.value)  # shapes of tensors follow from the sizes
 
 
 @pytest.mark.parametrize(

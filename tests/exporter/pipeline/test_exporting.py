@@ -35,7 +35,7 @@ def model(checkpoint: Checkpoints) -> str:
 
 @pytest.fixture(scope="session")
 def undisturbed(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the files of an uninterrupted export, and keep the traces in this process."""
+    """Return digests of an uninterrupted export, which leaves its traces in this process."""
     output = tmp_path_factory.mktemp("undisturbed") / "bundle"
     export_to(output, model)
     return digests(output)
@@ -46,7 +46,7 @@ def export_to(output: Path, model: str, **options: object) -> ExportReport:
 
 
 class Resumed(Events):
-    """Collects the names of engines reused from an interrupted run; interrupts after some."""
+    """Collects names of engines reused from an earlier run; can interrupt after some engines."""
 
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.resumed: set[str] = set()
@@ -55,7 +55,7 @@ class Resumed(Events):
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
         if "reused" in detail:
             self.resumed.add(item)
-        if detail and self._left is not None:  # an engine
+        if detail and self._left is not None:  # one engine done
             self._left -= 1
             if self._left == 0:
                 raise KeyboardInterrupt

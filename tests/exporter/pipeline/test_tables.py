@@ -1,4 +1,4 @@
-"""Beside quantised weights, embedding tables keep the checkpoint's own 16 bits, exactly."""
+"""Embedding tables of quantised bundles keep the checkpoint's 16 bits exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export real plans, built by TensorRT-RTX on the CPU: reports, resuming and refusals."""
+"""Test exports of real plans, built by TensorRT-RTX on the CPU: reports, resuming, refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(
     plans_built_once: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Result, Path]:
-    """Return what the command says of a verified export with two KV buckets, and its bundle."""
+    """Return the command's result for a verified export with two KV buckets, and the bundle."""
     output = tmp_path_factory.mktemp("exported") / "bundle"
     options = {"kv_buckets": [32, 64], "workspace": "1GiB"}
     sizes = ("--max-batch-size", "4", *command_line.config(tensorrt=options))
@@ -55,14 +55,14 @@ def command(
 
 @pytest.fixture(scope="module")
 def exported(command: tuple[Result, Path]) -> tuple[ExportReport, Manifest]:
-    """Return the report and the manifest of that export."""
+    """Return the report and the manifest of the command's export."""
     result, output = command
     report = ExportReport.model_validate_json(result.stdout)
     return report, EngineBundle.open(output, verify="full").manifest
 
 
 def without_builds(manifest: Manifest) -> dict[str, Any]:
-    """Return all but the plans' bytes, which depend on the order of the builder's threads."""
+    """Return all but the bytes of plans, which depend on the order of the builder's threads."""
     document = manifest.model_dump(mode="json", exclude={"digest"})
     document["files"] = [
         record if not record["path"].endswith(".plan") else record["path"]
@@ -147,7 +147,7 @@ def test_an_interrupted_plan_leaves_no_partial_file_and_is_resumed(
     remembered = plan_compiler.build_plan
 
     def build(request: PlanRequest, *arguments: Any) -> PlanReport:  # noqa: ANN401
-        interrupted = request.engine == "layer_001.t64"  # whose process writes a file
+        interrupted = request.engine == "layer_001.t64"  # its process writes a file
         return (build_plan if interrupted else remembered)(request, *arguments)
 
     monkeypatch.setattr(plan_compiler, "build_plan", build)
@@ -202,7 +202,7 @@ def test_other_options_rebuild_plans_from_the_same_canonical_engines(
         export(other, Watched(interrupt_in="layer_000.t64"))
     export(config, events)
     assert "layer_000" in events.resumed
-    assert "embed" not in events.resumed  # its file holds the other plan now
+    assert "embed" not in events.resumed  # its file now holds the other plan
 
 
 def test_bfloat16_bundles_compare_weights_and_run_nothing(model: Path, tmp_path: Path) -> None:

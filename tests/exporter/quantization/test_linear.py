@@ -1,4 +1,4 @@
-"""Weights for DequantizeLinear: codes, scales in the engine's float type, and their bytes."""
+"""Test weights for DequantizeLinear: codes, scales in the engine's float type, bytes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_layouts_round_trip_within_half_a_step(dtype: FloatType) -> None:
         if isinstance(quantizer, Float8Quantizer):
             steps = np.abs(original) / 8 + scale  # 3 bits of mantissa
         error = np.abs(quantizer.decode(tensors, original.shape) - original)
-        # The largest may be clipped, by as much as its scale was rounded down.
+        # The largest value may be clipped by as much as its scale was rounded down.
         clipped = np.abs(original) * 2.0 ** -(8 if dtype == "bfloat16" else 11)
         assert (error <= steps / 2 + clipped + 1e-4).all()
 
@@ -69,7 +69,7 @@ def test_columns_of_zeros_and_tiny_values_stay_finite(dtype: FloatType) -> None:
         np.testing.assert_allclose(decoded[:, 2:4], 0, atol=1e-8)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e8])  # whose scale is infinite in float16
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e8])  # its scale is infinite in float16
 def test_non_finite_weights_are_refused(value: float) -> None:
     original = weight()
     original[5, 3] = value

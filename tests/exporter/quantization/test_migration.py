@@ -1,4 +1,4 @@
-"""Outliers moved into weights: same float model, one tensor at a time, and refusals."""
+"""Migration moves outliers into weights and keeps the float model, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_factors_that_a_structure_does_not_allow_are_named(structure: str) -> No
 
 
 def test_half_precision_checkpoints_are_scaled_in_float32() -> None:
-    """Only the value part has factors: packing it with query and key must not round it."""
+    """Only the value part has factors; packing must not round it."""
     model = tiny_spec()
     reader = RandomReader(model, "float16")
     factors = {OUT_PROJ: [1.0 + i / 1000 for i in range(32)]}

@@ -52,9 +52,9 @@ def test_worked_example_of_a_block() -> None:
     ],
 )
 def test_an_error_is_at_most_half_a_step(quantizer: WeightQuantizer, steps: int) -> None:
-    original = weight(80, 24)  # 80 is no multiple of the block size
-    # The largest positive value of a block can't be represented when a negative one ties with it;
-    # one step, not half, where it is clipped.
+    original = weight(80, 24)  # 80 is not a multiple of the block size
+    # The largest positive value of a block can't be represented if a negative one ties with it;
+    # clipping costs one step, not half.
     error = np.abs(quantizer.dequantized(original) - original)
     bound = np.abs(original).max(axis=0) / steps
     assert (error <= bound * 1.001).all()
@@ -111,7 +111,7 @@ def test_non_finite_weights_are_refused(quantizer: WeightQuantizer, bad: float) 
 
 
 def integer_product(inputs: FloatArray, tensors: dict[str, np.ndarray]) -> FloatArray:
-    """Compute the int8 product literally from its definition."""
+    """Compute the int8 product from its definition."""
     row_scale = np.abs(inputs).max(axis=-1, keepdims=True) / np.float32(127)
     with np.errstate(invalid="ignore"):
         codes = np.nan_to_num(np.rint(inputs / row_scale))
@@ -126,7 +126,7 @@ def head_weight(model: ModelSpec) -> FloatArray:
 def sums_are_exact() -> bool:
     """Return whether ONNX Runtime adds products of 8-bit integers in 32 bits on this processor.
 
-    Those of AVX2 add two of them in 16 bits, which saturates.
+    AVX2 adds pairs of products in 16 bits, which saturates.
     """
     flags = Path("/proc/cpuinfo")
     return not flags.exists() or any(name in flags.read_text() for name in ("vnni", "asimddp"))

@@ -1,4 +1,4 @@
-"""Ranges of activations: read, checked against a model, and found by engine."""
+"""Ranges of activations are read, checked against a model, and looked up by engine."""
 
 from __future__ import annotations
 

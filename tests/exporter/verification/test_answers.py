@@ -1,4 +1,4 @@
-"""Answers to built-in questions are compared with full precision's, and told in plain words."""
+"""Answers to built-in questions are compared with full precision and reported in plain words."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_repeated_phrase_is_found(token_ids: list[int], repeats: bool) -> None
 
 @pytest.fixture
 def chat_bundle(checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A bundle in whose few positions a question and a short answer fit."""
+    """Return a bundle whose few positions fit a question and a short answer."""
     monkeypatch.setattr(questions, "ANSWER_TOKENS", 8)
     monkeypatch.setattr(questions, "QUESTIONS", ("Why?", "Who?", "long " * 100))
     return export_chat_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int8")
@@ -128,7 +128,7 @@ def chat_bundle(checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.Mon
 def test_full_precision_checks_answers_and_writes_its_own(
     chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bundle whose answers are not the model's: their first token is another."""
+    """The first token of the bundle's answers is replaced, so they are not the model's."""
     written = questions.written_texts
 
     def other(*arguments: object) -> object:

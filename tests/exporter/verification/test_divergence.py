@@ -69,7 +69,7 @@ def test_verify_applies_the_same_bound(planted: Path, tmp_path: Path) -> None:
     [
         ({0: math.log(0.5), 1: math.log(0.5)}, 0.0),
         ({0: math.log(0.9), 1: math.log(0.1)}, 0.5 * math.log(0.25 / 0.09)),
-        ({0: math.log(0.9)}, 0.5 * math.log(0.25 / 0.09)),  # the other one is the rest
+        ({0: math.log(0.9)}, 0.5 * math.log(0.25 / 0.09)),  # the other token is the rest
         ({0: math.nan}, math.nan),
     ],
 )
@@ -172,7 +172,7 @@ def test_engines_with_correct_weights_but_large_rounding_get_advice(
         tolerance=0.03,
         weights_differ=weights,
     )
-    checks = (check,) * 12  # more than are reported one by one
+    checks = (check,) * 12  # more than are reported individually
     report = VerificationReport(engines=checks, tokens=None, remedies=remedies, seconds=1.0)
     with pytest.raises(VerificationError) as caught:
         report.raise_if_failed("bundle")

@@ -1,4 +1,4 @@
-"""Hugging Face's model, with its weights all in memory or read in use, gives the same logits."""
+"""Hugging Face's model gives equal logits with weights in memory or read on use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detect a layer whose tokens depend on their batch or on how a prompt was cut."""
+"""Detect a layer whose outputs depend on the batch or on how a prompt was cut."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from skipdec.engines.memory import Array
 from skipdec.exporter.verification.calls import EngineCalls
 from skipdec.exporter.verification.engines import dependence
 
-WIDTH = 8  # of hidden states: two heads of 4
+WIDTH = 8  # width of hidden states: two heads of 4
 
 
 class Layer(EngineCalls):
-    """Copies its input to the caches and output, with a last bit changed if ``depends_on``."""
+    """Copies its input to caches and output, changing a last bit if ``depends_on`` applies."""
 
     def __init__(self, depends_on: str) -> None:
         self.depends_on = depends_on

@@ -1,4 +1,4 @@
-"""Verify bundles of plans where their GPU is, and say so where it is not."""
+"""Verify bundles of plans on their GPU, and report where there is none."""
 
 from __future__ import annotations
 

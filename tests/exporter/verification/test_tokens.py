@@ -1,4 +1,4 @@
-"""Greedy tokens may differ from the reference's in ties, and by no more than rounding explains."""
+"""Greedy tokens may differ from the reference only at ties and within rounding."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Verify = Callable[..., VerificationReport]
 
 @pytest.fixture
 def verified(checkpoint: Checkpoints) -> Verify:
-    """Return ``verified(bundle, structure, **config)``: a report made in this process."""
+    """Return ``verified(bundle, structure, **config)``, which verifies in this process."""
 
     def run(
         bundle: Path,
@@ -136,7 +136,7 @@ def change_parameter(engine: str, name: str, edit: Callable[[Array], Array]) -> 
 
 
 def nudge_one(values: Array) -> Array:
-    """Change the last bit of one weight, far below any tolerance."""
+    """Change the last bit of one weight, which is far below any tolerance."""
     values.reshape(-1)[7] = np.nextafter(values.reshape(-1)[7], np.float32(9))
     return values
 
@@ -181,7 +181,7 @@ def test_a_fault_is_located_in_its_engine(
 def test_int8_codes_a_hundredth_too_small_are_found(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
-    """This is below the 8-bit noise of a single token, but present in every token."""
+    """The error is below the 8-bit noise of a single token, but present in every token."""
 
     def divide_by_128(graph: onnx.GraphProto) -> None:
         (maximum,) = (tensor for tensor in graph.initializer if tensor.name == "maximum")
@@ -292,7 +292,7 @@ def test_a_bundle_that_fails_verification_is_not_published(
 ) -> None:
     """The verifying process has the correct definition of a parameter, and a quota of processors.
 
-    This is the one test that starts it in earnest.
+    Only this test starts the real process.
     """
     load = Parameter.load
 
@@ -316,7 +316,7 @@ def request_for(directory: Path, model: str) -> VerificationRequest:
 
 
 def written_for(request: str, patch: pytest.MonkeyPatch) -> Mock:
-    """Run the verifying process's program here; return what it writes its lines to."""
+    """Run the verifying program in this process; return the mock that receives its lines."""
     lines = Mock(spec=WorkerLines)
     patch.setattr(worker, "WorkerLines", lambda: lines)
     patch.setattr(worker, "use_shared_thread_pool", Mock())

@@ -1,4 +1,4 @@
-"""Bundles of the LLaMA family: what a config.json is spelled like leaves no trace in them."""
+"""Bundles of the LLaMA family do not depend on the spelling of config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chained engine modules compute what transformers' own classes do, and mistakes are visible."""
+"""Chained engine modules compute what transformers computes, and mistakes are visible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skipdec.exporter.architecture.model_config import model_spec
 
 TOKENS = np.random.default_rng(1).integers(3, 131, 40).tolist()
 PARTS = (9, 1, 20, 1, 9)
-# Each is a config.json: what it changes in a model of two layers.
+# Each value is what a config.json changes in a model of two layers.
 MODELS: dict[str, dict[str, Any]] = {
     "all heads their own": {"num_key_value_heads": 6},
     "one key head": {"num_key_value_heads": 1},
@@ -83,7 +83,7 @@ def test_log_probabilities_equal_transformers(name: str) -> None:
 
 
 class Edited(StateReader):
-    """A checkpoint with tensors that a mistake has changed."""
+    """A checkpoint in which a mistake has changed tensors."""
 
     def __init__(self, model: PreTrainedModel, edit: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(model)
@@ -175,7 +175,7 @@ def test_a_wrong_rotation_is_visible(kind: str, monkeypatch: pytest.MonkeyPatch)
         return np.roll(right, 1) if kind == "off by one rate" else -right
 
     model = tiny("mistral")
-    spec = spec_of(model)  # which refuses rotations backwards
+    spec = spec_of(model)  # refuses backward rotations
     monkeypatch.setattr(LlamaSpec, "frequencies", wrong)
     assert deviation(model, spec, StateReader(model)) > 1e-3
 

@@ -1,4 +1,4 @@
-"""Structures of the LLaMA family: as transformers reads the same config.json."""
+"""Structures of the LLaMA family are those that transformers reads from config.json."""
 
 from __future__ import annotations
 
