@@ -1,4 +1,4 @@
-"""A tiny evaluation shared by all tests of its output; a checkpoint and rows for commands."""
+"""Provide an evaluation whose output many tests read, and a checkpoint and rows for commands."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from skipdec.runtime.generator import Generator
 
 @pytest.fixture(scope="session")
 def bundle(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of 6 layers with a tokenizer of bytes; its schedule is SKIPPING."""
+    """Return a bundle of 6 layers with a byte tokenizer and the schedule SKIPPING."""
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("evaluation"))
 
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of 6 layers of LLaMA with a tokenizer of bytes and a chat template.
+    """Return a LLaMA bundle of 6 layers with a byte tokenizer and a chat template.
 
-    Its checkpoint is beside it.
+    Its checkpoint is in the same directory.
     """
     directory = tmp_path_factory.mktemp("llama")
     config = {**LLAMA_BASE, **LLAMA_STRUCTURES["llama"], "vocab_size": 300}
@@ -37,19 +37,19 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def writing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint that has learnt to write chats and texts."""
+    """Return a checkpoint that has learnt to write chats and texts."""
     return save_writing_model(tmp_path_factory.mktemp("writing") / "model")
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three distinct prompts, the first with two references."""
+    """Return a file of three prompts, the first with two references."""
     return write_rows(tmp_path_factory.mktemp("data") / "rows.jsonl")
 
 
 @pytest.fixture(scope="session")
 def config(bundle: Path, data: Path) -> EvaluationConfig:
-    """Full depth and SKIPPING, two prompts per batch, six tokens."""
+    """Evaluate full depth and SKIPPING with two prompts per batch and six tokens."""
     return EvaluationConfig(
         bundles=(BundleChoice("tiny", bundle),),
         data=DataConfig(path=data),
@@ -64,19 +64,19 @@ def config(bundle: Path, data: Path) -> EvaluationConfig:
 
 @pytest.fixture(scope="session")
 def evaluation(config: EvaluationConfig) -> Evaluation:
-    """The result of ``config``."""
+    """Return the evaluation of ``config``."""
     return evaluate(config, Generator.open)
 
 
 @pytest.fixture
 def model(checkpoint: Checkpoints, tmp_path: Path) -> Path:
-    """A tiny checkpoint with a tokenizer of bytes."""
+    """Return a tiny checkpoint with a byte tokenizer."""
     return copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """Eight rows with the columns of E2E."""
+    """Return a file of eight rows with the columns of E2E."""
     path = tmp_path / "rows.csv"
     path.write_text("mr,ref\n" + "name[Ant],Ant is a pub.\nname[Bee],Bee is not one.\n" * 4)
     return path

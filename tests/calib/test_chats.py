@@ -1,4 +1,4 @@
-"""Rows with messages, through the commands that read data: one rendering, the template's own."""
+"""All commands that read rows with messages render them with the chat template."""
 
 from __future__ import annotations
 

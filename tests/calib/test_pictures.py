@@ -1,4 +1,4 @@
-"""Charts: their series, intervals and texts, in type that stays readable."""
+"""Test the charts' series, intervals and texts, in a readable size."""
 
 from __future__ import annotations
 

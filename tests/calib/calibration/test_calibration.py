@@ -1,4 +1,4 @@
-"""Compare ranges, errors and losses of a calibration with plain torch; bound its memory."""
+"""Compare a calibration's ranges, errors and losses with plain torch; bound its memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_positions_that_skip_a_layer_do_not_count(checkpoint: Checkpoints) -> No
     ]
     full, skipping = ({p.engine: p.tokens for p in report.products} for report in reports)
     assert set(full.values()) == {6 + 1 + 17 + 4 + 11 + 8 + 3, 12 + 9 + 4 + 1}
-    # Layer 1 runs prompts alone, layer 5 everything.
+    # Layer 1 runs only prompts, layer 5 everything.
     assert (skipping["layer_001"], skipping["layer_005"]) == (6 + 1 + 17 + 4, full["layer_005"])
 
 

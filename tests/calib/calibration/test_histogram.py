@@ -1,4 +1,4 @@
-"""Percentiles of known values."""
+"""Compare percentiles with known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migration factors are measured at scheduled depth and help where channels stand out."""
+"""Migration factors are measured at scheduled depth and help with outlier channels."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_migration_reduces_the_loss_from_planted_outliers(planted: Path) -> None
 def own_completions(
     model: OPTForCausalLM, texts: Sequence[TokenisedExample]
 ) -> tuple[TokenisedExample, ...]:
-    """Return ``texts`` with 16 tokens that ``model`` predicts confidently, so disturbances show."""
+    """Return ``texts`` with 16 tokens that ``model`` predicts confidently, so that errors show."""
     written = []
     for text in texts:
         ids = torch.tensor([text.prompt_token_ids])
@@ -121,7 +121,7 @@ def test_an_int8_bundle_passes_with_the_migration_file(planted: Path, tmp_path: 
     assert ActivationRanges.from_json(path.read_bytes(), "ranges.json") == report.ranges
     output = tmp_path / "bundle"
     config = ExportConfig(model=str(planted), output=output, quantize="int8", ranges=path)
-    verification = export(config).verification  # without the file int8 fails it: test_divergence.py
+    verification = export(config).verification  # fails without the file: test_divergence.py
     assert verification is not None
     assert verification.warnings == []
     manifest = EngineBundle.open(output).manifest

@@ -20,7 +20,7 @@ from skipdec.exporter.pipeline.exporting import export
 
 @pytest.fixture(scope="module")
 def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint of one layer whose attention TensorRT fuses; calibrated ranges and factors."""
+    """Return a one-layer checkpoint whose attention TensorRT fuses, and calibrated ranges."""
     directory = tmp_path_factory.mktemp("ranged")
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "ffn_dim": 128}
     OPTForCausalLM(OPTConfig(**{**BASE, **sizes})).save_pretrained(directory / "model")
@@ -49,7 +49,7 @@ def test_export_builds_plans_with_calibrated_ranges_and_factors(
             quantize=quantize,
             ranges=ranges,
             tensorrt={"gpu_arch": "8.9"},
-            verify=quantize == "int8",  # of canonical engines, which are migrated as well
+            verify=quantize == "int8",  # canonical engines are migrated as well
         )
     )
     manifest = EngineBundle.open(output).manifest

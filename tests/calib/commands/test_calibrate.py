@@ -1,4 +1,4 @@
-"""``skipdec calibrate``: a file for export, tables or JSON, and errors before any work."""
+"""``skipdec calibrate`` writes a file for export, tables or JSON; errors come before work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skipdec evaluate``: tables, JSON, files, and errors before any work."""
+"""``skipdec evaluate`` writes tables, JSON and files; errors come before work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skipdec fit``: a schedule that other commands take, tables, JSON, and errors before work."""
+"""``skipdec fit`` writes a schedule for other commands, tables or JSON; errors come first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
 
 @pytest.fixture(scope="module")
 def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory with the output of one fit, in a process of its own."""
+    """Return the directory with the output of one fit, run in its own process."""
     directory = tmp_path_factory.mktemp("fit")
     arguments = ["--data", data, "--target-speedup", "1.15", *SMALL]
     files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]

@@ -1,4 +1,4 @@
-"""The files for ``--config`` that the documentation shows."""
+"""Run the files for ``--config`` that the documentation shows."""
 
 from __future__ import annotations
 

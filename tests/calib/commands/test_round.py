@@ -1,4 +1,4 @@
-"""``skipdec round``: a checkpoint or JSON, errors before any work, safe replacement."""
+"""``skipdec round`` writes a checkpoint and JSON, and replaces only its own results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_result_has_tokenizer_schedule_and_report(
     assert "--target onnxruntime --quantize int4 --block-size 16" in result.stdout
     assert "blocks of 16, 3 texts to round on, 2 for the losses" in result.stderr
     assert [path.name for path in output.parent.iterdir()] == ["rounded"]
-    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "equal permissions"
 
 
 def test_equal_runs_are_equal_and_force_replaces_only_rounded_results(

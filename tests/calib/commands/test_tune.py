@@ -1,4 +1,4 @@
-"""``skipdec tune``: results on stdout, problems with exit codes, --json for machines."""
+"""``skipdec tune`` prints results or JSON on stdout, and problems have exit codes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_draft_layer_reads_three_states_by_default(
     assert (
         "a draft layer that reads states after 2, 3, 6 layers; the model is frozen" in result.stderr
     )
-    assert "held-out loss" not in result.stdout, "full depth is as it was"
+    assert "held-out loss" not in result.stdout, "full depth is unchanged"
     export = f"next: skipdec export {model} --draft-layer {output} --quantize int8"
     assert f"{export}, then run the bundle with --draft trained" in result.stdout
     assert json.loads((output / "draft_layer.json").read_text())["reads"] == [2, 3, 6]
@@ -138,7 +138,7 @@ def test_ctrl_c_advises_to_resume_only_after_a_save(
 
     def advance(self: object, item: str = "", steps_done: int = 1) -> None:
         steps.extend([item] * steps_done)
-        if steps.count("") == 3:  # loaded, and two steps
+        if steps.count("") == 3:  # loading and two steps
             raise KeyboardInterrupt
 
     monkeypatch.setattr("skipdec.engines.host.progress.ConsoleProgress.advance", advance)

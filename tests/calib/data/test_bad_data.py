@@ -1,4 +1,4 @@
-"""Every command that reads data names all bad lines before doing anything else."""
+"""Every command that reads data names all bad lines before any work."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_good_schedule_is_not_blamed_for_bad_rows(
 
 @pytest.fixture(scope="module")
 def unembedded(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with tokens that its embedding lacks; its checkpoint is beside it."""
+    """Return a bundle with tokens beyond its embedding, next to its checkpoint."""
     directory = tmp_path_factory.mktemp("unembedded")
     source = copy_with_tokenizer(checkpoint(STRUCTURE), directory / "checkpoint")
     add_unembedded_tokens(source)

@@ -1,4 +1,4 @@
-"""Rows with messages become conversations, and their tokens are those of the chat template."""
+"""Rows with messages become conversations, tokenised by the chat template."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_only_the_answer_and_its_end_are_the_completion(path: Path) -> None:
     data = tokenise(examples, ExampleEncoder(tokenizer, (2, END), 1000, 200))
     assert tokenizer.chat is not None
     assert data.examples[0].prompt_token_ids == tokenizer.chat.encode([ASKED]).token_ids
-    answer = (*tokenizer.encode("2.", add_special_tokens=False), END)  # not the "\n" behind it
+    answer = (*tokenizer.encode("2.", add_special_tokens=False), END)  # not the "\n" after it
     assert data.examples[0].completion_token_ids == answer
     assert data.template == PromptTemplate(is_unused=True)
 

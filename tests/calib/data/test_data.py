@@ -55,7 +55,7 @@ def test_a_csv_cell_may_exceed_pythons_default_limit(tmp_path: Path) -> None:
     limit = csv.field_size_limit()
     path = write(tmp_path / "data.csv", f"prompt,completion\n{text},b\n")
     assert load_examples(DataConfig(path=path)) == [Example(text, "b", "data.csv, line 2")]
-    assert csv.field_size_limit() == limit, "it is one for the whole process"
+    assert csv.field_size_limit() == limit, "the limit of the whole process is restored"
 
 
 def test_given_columns_and_templates_override_the_preset(tmp_path: Path) -> None:

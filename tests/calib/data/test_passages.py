@@ -1,4 +1,4 @@
-"""Plain texts are cut into exact consecutive passages without an end mid-text."""
+"""Plain texts are cut into exact consecutive passages without end tokens between them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_end_token_follows_a_passage_that_continues(
 
 
 class _LettersAlone(_Letters):
-    """Drops all but letters, and adds nothing, as tokenizers without an unknown token do."""
+    """Drops everything but letters, like a tokenizer without an unknown token."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(letter) for letter in text if letter.isalpha()]

@@ -1,4 +1,4 @@
-"""Texts that a model writes itself: they repeat, continue, and are sorted out."""
+"""Texts that a model writes itself are reproducible, resumable and filtered."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from skipdec.runtime.tokens.tokenizer import Tokenizer
 Write = Callable[..., list[dict[str, Any]]]
 Opened = Callable[[OwnTexts, Path, str], AbstractContextManager[Generator]]
 
-COUNT = 20  # more than a wave has usable texts
+COUNT = 20  # more than the usable texts of one wave
 
 
 class Interrupted(Events):
-    """Interrupts the writing behind some texts."""
+    """Interrupts the writing after some texts."""
 
     def __init__(self, texts: int) -> None:
         self._texts, self._stage = texts, ""
@@ -50,7 +50,7 @@ class Interrupted(Events):
 
 @pytest.fixture(scope="module")
 def models(writing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model with a chat template, the same without, and one of other weights."""
+    """Return a model with a chat template, the same without, and one with other weights."""
     directory = tmp_path_factory.mktemp("models")
     plain, other = (shutil.copytree(writing_model, directory / name) for name in ("plain", "other"))
     (plain / "chat_template.jinja").unlink()
@@ -66,7 +66,7 @@ def opened_model(directory: Path) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """Return a function that opens the engines of texts once for all tests."""
+    """Open the engines that write texts once for all tests."""
     work, original = tmp_path_factory.mktemp("work"), self_written._generator
     generators: dict[tuple[str, int], Generator] = {}
     with ExitStack() as stack:
@@ -109,7 +109,7 @@ def test_chats_follow_the_template_and_neither_repeat_nor_loop(
     answers = [chat["messages"][1]["content"] for chat in chats]
     assert all(len(text) == 3 and text.endswith("?") for text in asked)
     assert len({*asked}) == COUNT
-    assert not any("la la" in answer for answer in answers), "two fifths of what it writes"
+    assert not any("la la" in answer for answer in answers), "two fifths of the written texts"
     assert chats[-1]["index"] >= COUNT * 4 / 3
     assert not list(tmp_path.glob(".*"))
     examples = load_examples(DataConfig(path=tmp_path / "own.self.jsonl"))
@@ -194,7 +194,7 @@ def test_a_device_writes_in_larger_batches(
 
 def test_too_few_usable_texts_are_an_error(write: Write) -> None:
     with pytest.raises(UsageError, match=r"texts were written, and 6[0-4] of them can be used"):
-        write("chat", count=70)  # it knows 64 questions
+        write("chat", count=70)  # the model knows 64 questions
 
 
 def test_truncated_texts_are_kept_only_as_texts_without_an_end(
@@ -240,7 +240,7 @@ def test_a_turn_begins_and_ends_as_in_the_template(style: str, before: str, stop
         ([*range(50), *[1, 2, 3, 4, 5, 6] * 3, 9], False),
         ([*range(40), *range(100, 120), *range(40)], False),
         ([*range(14)] * 3, True),
-        ([1, 2, 3, 4, 5, 6, 7, 8] * 5 + [9], True),  # most of it
+        ([1, 2, 3, 4, 5, 6, 7, 8] * 5 + [9], True),  # most of the text
         ([], False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Prompts use the data's template if it names one, else the model's own."""
+"""Prompts use the data's template if there is one, else the model's."""
 
 from __future__ import annotations
 

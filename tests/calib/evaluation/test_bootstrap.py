@@ -1,4 +1,4 @@
-"""The bootstrap gives known answers."""
+"""Compare the bootstrap with known intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``evaluate --draft``: texts of full depth again, compared, counted and timed."""
+"""``evaluate --draft`` repeats full-depth texts with drafts, compares, counts and times them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_drafts_are_counted_beside_full_depth(evaluation: Evaluation) -> None:
 
 
 def test_a_draft_learns_from_earlier_prompts_only(config: EvaluationConfig) -> None:
-    """The same draft measured second must not know the texts that the first one wrote."""
+    """The draft measured second must not have learnt the texts of the first."""
     twice = evaluate(
         config.updated(drafts=("own,adapt=no", "own,adapt=no,tokens=6")), Generator.open
     )

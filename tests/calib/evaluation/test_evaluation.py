@@ -1,4 +1,4 @@
-"""Check figures against the model's own, the order of work, and refusals."""
+"""Check figures against the model's, the order of work, and refusals."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_equal_lengths_compare_with_full_depth_of_the_same_length(
 
 
 def test_a_speedup_beyond_the_layers_run_is_not_printed(config: EvaluationConfig) -> None:
-    """6 layers, of which 2 to 4 run, gain less than 3 whatever a window of 27 ms says."""
+    """Running 2 to 4 of 6 layers gains less than 3, whatever a window of 27 ms measures."""
 
     def measured(turn: Callable[[int], dict[object, float]], *_: object, items: int, **__: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
         turns = [turn(item) for item in range(items)]
@@ -174,7 +174,7 @@ def test_bundles_of_one_name_are_averaged_with_a_range(
 def test_prompts_without_room_are_cut_or_dropped_and_counted(
     long_prompts: LongPrompts, lengths: list[int], config: EvaluationConfig, tmp_path: Path
 ) -> None:
-    """4 of 64 positions are scored; 60 hold <s>, eleven words of bytes and the colon."""
+    """4 of 64 positions are scored; 60 contain <s>, eleven words of bytes and the colon."""
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "a", "completion": "c"}, {"prompt": "word " * 20, "completion": "yz."}]
     path.write_text("\n".join(map(json.dumps, rows)))

@@ -1,4 +1,4 @@
-"""Check metrics against hand-computed values, literal definitions and the libraries."""
+"""Check metrics against hand-computed values, literal definitions and libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss by position: contents of buckets, sums, and comparisons."""
+"""Test loss by position: contents of buckets, sums and comparisons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = "the cat sat on the mat and the dog sat by the cat on the mat and so on "
 def passages(
     config: EvaluationConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationConfig:
-    """Return passages of TEXT, one word and seven, scored only."""
+    """Return a configuration that only scores passages of TEXT, of one word and seven."""
     path = tmp_path_factory.mktemp("texts") / "cats.txt"
     path.write_text(TEXT)
     data = DataConfig(path=path, passage_words="1+7")
@@ -100,7 +100,7 @@ def test_late_and_early_excess_loss_are_distinguished() -> None:
     assert names == ["0", "1–7", "8–15", "16–19"]
     gaps = [figure.loss_over_full for figure in profile.figures]
     assert [gap.value for gap in gaps] == [0, 0, 0.5, 0.25]
-    assert gaps[2].low == gaps[2].high == 0.5, "paired: what is hard for both cancels out"
+    assert gaps[2].low == gaps[2].high == 0.5, "pairing cancels the difficulty of a text"
     assert profile.figures[2].loss.low < 2.5 < profile.figures[2].loss.high
     assert profile.figures[2].perplexity.value == pytest.approx(math.exp(2.5))
     assert profile.late_minus_early is not None
@@ -134,7 +134,7 @@ def test_passages_are_scored_alone_and_without_an_end_token(passages: Evaluation
     assert "".join(texts) == TEXT[: len("".join(texts))]
     assert [len(prompt.references) for prompt in inputs.prompts] == [1] * len(texts)
     for prompt, encoded in zip(inputs.prompts, inputs.bundles[0].prompts, strict=True):
-        assert len(encoded.target_ids) == len(prompt.references[0].encode()), "a byte a token"
+        assert len(encoded.target_ids) == len(prompt.references[0].encode()), "one token per byte"
 
 
 def test_a_passage_is_cut_where_the_bundles_positions_end(passages: EvaluationConfig) -> None:

@@ -1,4 +1,4 @@
-"""Output of an evaluation: tables, JSON, and a directory that is complete or absent."""
+"""An evaluation writes tables, JSON, and a directory that is complete or absent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_directory_contains_all_files_and_nothing_else(
     target = tmp_path / "results"
     names = write_evaluation(target, evaluation, DOCUMENT, force=False)
     assert names == ("evaluation.json", "evaluation.md", "pareto.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["results"], "nothing is left beside it"
+    assert [path.name for path in tmp_path.iterdir()] == ["results"], "no temporary files are left"
     assert json.loads((target / "evaluation.json").read_text()) == DOCUMENT
     assert (target / "pareto.png").read_bytes().startswith(b"\x89PNG")
 

@@ -1,4 +1,4 @@
-"""Choose among scored candidates the one that reaches the goal when measured."""
+"""Choose the scored candidate that reaches the goal when measured."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_disturbed_measurement_rules_out_no_other_candidate() -> None:
         return measured_as(schedule, steps, lost=disturbed)
 
     chosen, _, rejected = choose(config(TargetSpeedup(1.5)), ALL, FULL, measure)
-    assert chosen is MIDDLE, "a speed that can't be is no reason to take the slow one"
+    assert chosen is MIDDLE, "an impossible speed does not rule out the faster candidate"
     assert [entry.schedule for entry in rejected] == [SLOW.schedule]
 
 
@@ -122,7 +122,7 @@ def test_a_candidate_measured_just_too_slow_is_a_near_miss() -> None:
 
 
 def test_a_better_schedule_just_below_the_target_is_reported() -> None:
-    """2.0× at 1.10 for a target of 2.5, which takes 3.0× at 1.40."""
+    """2.0× has a loss of 1.10; the target of 2.5 takes 3.0×, which has 1.40."""
     missed = fit.near_miss(config(TargetSpeedup(2.5)), ALL, FAST, ())
     assert missed == fit.NearMiss(MIDDLE.schedule, 2.0, 1.10)
     assert fit.near_miss(config(TargetSpeedup(1.3)), ALL, SLOW, ()) is None, "none is better"
@@ -182,7 +182,7 @@ def test_impossible_settings_are_refused_together() -> None:
 
 
 class _Cost:
-    """Counts a step's layers as bytes, and a prompt's tokens as multiply-adds."""
+    """Counts a step's layers as bytes and a prompt's tokens as multiply-adds."""
 
     def bytes_ratio(self, schedule: ExitSchedule, lengths: list[int], num_tokens: int) -> float:
         return schedule.num_layers / schedule.average_budget(num_tokens - 1)
@@ -268,7 +268,7 @@ def test_full_depth_and_the_schedule_take_turns() -> None:
         own,
         *[full, full, own, own] * 3,
     ]
-    assert result.turns == 3, "behind a warm-up"
+    assert result.turns == 3, "after a warm-up"
 
 
 def test_a_speedup_beyond_the_skipped_layers_counts_as_disturbed() -> None:

@@ -36,7 +36,7 @@ MEASURE = "skipdec.calib.fitting.fitting.measure_speedup"
 
 @pytest.fixture(scope="module")
 def config(bundle: Path, data: Path) -> FitConfig:
-    """Vary only max and min exit layer of 6 layers: 15 schedules, scored on all 4 rows."""
+    """Vary only max and min exit layer of 6 layers: 15 schedules scored on all 4 rows."""
     return FitConfig(
         bundle=bundle,
         data=DataConfig(path=data),
@@ -215,7 +215,7 @@ def test_a_target_beyond_layers_is_refused_before_engines_load(config: FitConfig
 def test_a_target_within_reach_is_met_by_the_smallest_search(
     config: FitConfig,
 ) -> None:
-    """Tests the better of both schedules with one layer; no search of one schedule scores both."""
+    """Test the better of two one-layer schedules; a search of one schedule scores only one."""
     space = SpaceConfig()
     cost = CostModel(EngineBundle.open(config.bundle).manifest)
     inputs = prepare(config.updated(space=space))
@@ -264,7 +264,7 @@ def test_a_fit_for_calls_chooses_by_calls(config: FitConfig) -> None:
 
 
 def test_timing_runs_real_texts(config: FitConfig) -> None:
-    # Any schedule may be chosen, however fast this machine is.
+    # The chosen schedule depends on the speed of this machine.
     timed = config.updated(target_speedup=None, max_loss="100", seconds=0.01)
     result = fit(timed, Generator.open)
     assert result.measured is not None

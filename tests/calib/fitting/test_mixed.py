@@ -1,4 +1,4 @@
-"""Fit for a server: steps of rows in flight, each at any position of its text."""
+"""Fit for a server, whose rows in flight are each at any position of their texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
 COST = CostModel(hollow_manifest(6))
-KV = 2 * 2 * 4 * 4  # of a position in a layer: key and value, 2 heads of 4 float32
+KV = 2 * 2 * 4 * 4  # one position in a layer: key and value, 2 heads of 4 float32
 ENDS = EMBED_BYTES + HEAD_BYTES
 FALLING = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
 FULL, SHALLOW = ExitSchedule.full(6), parse_schedule("constant:max=2", num_layers=6)
@@ -49,7 +49,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
 
 
 def test_a_layer_is_read_in_each_step_in_which_any_row_runs_it() -> None:
-    """One of two rows runs the fourth layer, which each runs at one token in three: 5/9."""
+    """Each of two rows runs the fourth layer at one token in three: one of them does at 5/9."""
     assert TWO_ROWS.expected(FALLING).steps == pytest.approx(FULL_STEP / (READ + OWN_KV))
     assert TWO_ROWS.predicted(FALLING) == TWO_ROWS.expected(FALLING)
     assert TWO_ROWS.allowed(FALLING, "mixed") == TWO_ROWS.expected(FALLING).steps
@@ -67,7 +67,7 @@ def test_one_slot_reads_as_many_bytes_as_a_single_request(schedule: ExitSchedule
 
 
 class _EarlyDepth:
-    """A model whose first tokens depend most on their layers: steep schedules lose least."""
+    """A model whose first tokens need most layers, so that steep schedules lose least."""
 
     def __init__(self, generator: Generator, examples: Sequence[TokenisedExample]) -> None:
         self.num_tokens = [1] * len(examples)
@@ -87,11 +87,11 @@ def test_mixed_rows_get_a_flatter_schedule_at_the_same_target(config: FitConfig)
     ]
     assert falls[1] < falls[0]
     assert min(alone.expected.steps, served.expected.steps) >= 1.3
-    assert served.loss > alone.loss, "what it costs that rows stand anywhere"
+    assert served.loss > alone.loss, "the cost of rows at any position"
 
 
 def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
-    """Nothing is timed, whatever the seconds; the report names the rows."""
+    """Nothing is timed, whatever ``seconds`` is; the report names the rows."""
     asked = config.updated(target_speedup=None, max_loss="100", seconds=7, slots=3)
     with patch("skipdec.calib.fitting.fitting.measure_speedup", side_effect=AssertionError):
         found = fit(asked)

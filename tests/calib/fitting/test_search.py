@@ -1,4 +1,4 @@
-"""Search with a known loss for every schedule."""
+"""Search schedules whose losses are all known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPACE = SpaceConfig(
 
 
 class InventedScorer:
-    """Scores with a valley at 7 layers: not monotone, like a model tuned to skip."""
+    """Scores with a minimum at 7 layers, not monotonically, like a model tuned to skip."""
 
     def __init__(self, num_examples: int = 64) -> None:
         self.num_tokens: Sequence[int] = [10] * num_examples

@@ -1,4 +1,4 @@
-"""The search space of a fit: its schedules and their neighbours."""
+"""Test the search space of a fit: its schedules and their neighbours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_pair_above_the_warm_up_occurs_once() -> None:
     space = SearchSpace(ONLY_TOP, num_layers=6, horizon=9)
     found = {(entry.max_exit_layer, entry.min_exit_layer) for entry in schedules(space)}
     assert found == {(high, low) for high in range(2, 7) for low in range(2, high + 1)}
-    assert {entry.horizon for entry in schedules(space)} == {1, 9}, "1: the constant ones"
+    assert {entry.horizon for entry in schedules(space)} == {1, 9}, "1 if constant"
 
 
 def test_schedules_that_run_equal_layers_occur_once() -> None:
@@ -91,7 +91,7 @@ def test_prompt_decay_is_searched_only_where_it_changes_layers() -> None:
     )
     assert {schedule.prompt for schedule in space.fastest()} == {"decay"}
     order = [point.prompt for point in space.shuffled(seed=0)]
-    assert order == sorted(order, reverse=True), "the first rule named comes first"
+    assert order == sorted(order, reverse=True), "the first named rule comes first"
 
 
 def test_deep_models_take_every_second_exit_layer() -> None:
@@ -108,7 +108,7 @@ def test_the_fastest_schedule_has_the_fewest_layers_that_fit() -> None:
 def test_there_is_one_fastest_schedule_per_set_of_layers() -> None:
     fastest = SearchSpace(SpaceConfig(), num_layers=12, horizon=9).fastest()
     layers = [[segment.plan.layers for segment in schedule.segments] for schedule in fastest]
-    assert layers == [[(11,)], [(0,)]], "the last layer at top, the first one elsewhere"
+    assert layers == [[(11,)], [(0,)]], "the last layer at top, else the first"
 
 
 @pytest.mark.parametrize(

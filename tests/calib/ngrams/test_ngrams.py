@@ -1,4 +1,4 @@
-"""`skipdec ngrams` counts n-grams of a model's texts, with which drafts of its bundles begin."""
+"""`skipdec ngrams` counts n-grams of a model's texts, from which its bundles draft."""
 
 from __future__ import annotations
 

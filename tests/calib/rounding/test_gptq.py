@@ -1,4 +1,4 @@
-"""GPTQ on a grid: the worked example, its gain on correlated inputs, codes that export finds."""
+"""Test GPTQ on a grid: a worked example, its gain on correlated inputs, codes in exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 
 
 def correlated_inputs(count: int, size: int, seed: int = 0) -> torch.Tensor:
-    """Return [count, size]: a few directions, unequal sizes, a little noise."""
+    """Return [count, size] inputs of a few directions and unequal sizes with a little noise."""
     draw = torch.Generator().manual_seed(seed)
     few = torch.randn(count, 6, generator=draw) @ torch.randn(6, size, generator=draw)
     return few + 0.1 * torch.randn(count, size, generator=draw)
@@ -75,7 +75,7 @@ def test_export_keeps_the_rounded_values(
     rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
     stored = rounded.numpy().astype(str(dtype).removeprefix("torch."))
     assert np.array_equal(grid.quantizer.dequantized(stored), rounded.numpy())
-    if target == "tensorrt":  # whose weights go through a float16 graph
+    if target == "tensorrt":  # weights pass through a float16 graph
         in_float16 = grid.quantizer.dequantized(stored.astype(np.float16))
         assert np.array_equal(in_float16, rounded.numpy())
     assert rounded[:16, 3].tolist() == [0] * 16

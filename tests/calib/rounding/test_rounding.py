@@ -1,4 +1,4 @@
-"""Rounded checkpoints: the report, the export, and how they are published."""
+"""Rounded checkpoints have a true report, export as written, and are published safely."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rounding_plan(
     schedule: str = "full",
     **options: Any,  # noqa: ANN401
 ) -> RoundingPlan:
-    """Return a plan with the token ids of ``random_examples``: seeds 2 to round on, 3 held out."""
+    """Return a plan on the token ids of ``random_examples``: seed 2 to round on, 3 held out."""
     config = RoundingConfig(
         model=str(checkpoint),
         data={"path": Path("rows.jsonl")},
@@ -137,7 +137,7 @@ def test_nearest_errors_and_exact_loss_match_a_literal_forward_pass(
         )
         bare = literal[key] @ weight
         assert product.tokens == len(bare)
-        # Outputs are reported with their biases, which are small.
+        # Reported outputs contain their biases, which are small.
         assert product.nearest_error == pytest.approx(float(error.norm() / bare.norm()), rel=0.1)
 
 
@@ -237,4 +237,4 @@ def test_the_prompt_template_and_other_small_files_are_copied(tmp_path: Path) ->
         (source / name).write_text(name)
     CheckpointFiles(rounded).finish(source, {}, {})
     assert all((rounded / name).read_text() == name for name in names)
-    assert not (rounded / "README.md").exists(), "the card of other weights"
+    assert not (rounded / "README.md").exists(), "the model card describes other weights"

@@ -1,4 +1,4 @@
-"""Tunings of tiny models in this process."""
+"""Prepare this process for tunings of tiny models."""
 
 from __future__ import annotations
 

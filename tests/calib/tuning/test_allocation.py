@@ -1,4 +1,4 @@
-"""Memory between the steps of a training on a CPU."""
+"""Test how a training on a CPU keeps memory between steps."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_freed_memory_stays_until_it_is_returned() -> None:
 
 
 def _resident() -> float:
-    """Return how many megabytes of this process are in memory."""
+    """Return the resident megabytes of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20

@@ -1,4 +1,4 @@
-"""Tune on CUDA where the machine has it: what the CPU learns, measured on the GPU."""
+"""Tuning on CUDA, if the machine has it, learns what the CPU learns."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def settings(directory: Path, **changes: Any) -> TuneConfig:  # noqa: ANN401
 
 
 class Weight(TrainerCallback):  # type: ignore[misc]
-    """Sets one weight at the end of a step, before the run's own callbacks check it."""
+    """Sets one weight at the end of a step, before the run's callbacks check the weights."""
 
     def __init__(self, value: float, step: int) -> None:
         self.value, self.step = value, step
@@ -56,7 +56,7 @@ class Weight(TrainerCallback):  # type: ignore[misc]
 
 @pytest.mark.parametrize("logging_steps", [1, 100])
 def test_a_non_finite_loss_or_weight_ends_the_run(logging_steps: int, tmp_path: Path) -> None:
-    """The loss shows it, or the check before saving if no loss is logged any more."""
+    """A logged loss shows the divergence, else the check before saving."""
     with pytest.raises(SkipDecError) as caught:
         tune(settings(tmp_path, **TOO_FAST, logging_steps=logging_steps, bf16=True))
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""The training model computes the same as decoding: the reference and the exported bundle."""
+"""The training model equals decoding by the reference and by the exported bundle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
 
-# A prompt of one token, one that outlasts another's whole text, completions of 1 to 12 tokens.
+# A prompt of one token, one longer than another's whole text, completions of 1 to 12 tokens.
 LENGTHS = ((6, 12), (1, 9), (19, 4), (4, 1))
 SCHEDULE_OF_PLACEMENT = {
     "top": "linear:max=5,min=2,warmup=1,horizon=6",
@@ -112,7 +112,7 @@ def test_teacher_forcing_equals_the_exported_bundle(
 
 
 def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(checkpoint: Checkpoints) -> None:
-    """Uses the worked example of the module, beside a row whose prompt is one token shorter."""
+    """Use the worked example of the module with a row whose prompt is one token shorter."""
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     rows = [TokenisedExample((5, 6), (7, 8, 9, 10, 11), ""), TokenisedExample((5,), (7, 8), "")]
     model = skip_model(checkpoint("pre_norm"))
@@ -126,7 +126,7 @@ def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(checkpoint: C
 
 
 def test_gradients_flow_through_every_parameter(checkpoint: Checkpoints) -> None:
-    """Also with recomputed activations; the prompt runs all layers, so all parameters take part."""
+    """Include recomputed activations; the prompt runs all layers, so all parameters take part."""
     schedule = parse_schedule(SCHEDULE_OF_PLACEMENT["bottom"], num_layers=6)
     gradients = []
     for recompute in (False, True):

@@ -1,4 +1,4 @@
-"""Tunings on texts that the model writes itself."""
+"""Tune on texts that the model writes itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Settings = Callable[..., TuneConfig]
 
 @pytest.fixture
 def settings(writing_model: Path, tmp_path: Path) -> Settings:
-    """Return ``settings(**changes)``: two steps of a draft layer on 40 texts, to tmp_path/tuned."""
+    """Return ``settings(**changes)``: two draft-layer steps on 40 texts, to tmp_path/tuned."""
 
     def make(**changes: Any) -> TuneConfig:  # noqa: ANN401
         values = {
@@ -68,7 +68,7 @@ def test_a_draft_layer_is_tuned_on_texts_written_once(
     assert names == {"tuned", "tuned.self.json", "tuned.self.jsonl"}
 
     with (tmp_path / "tuned.self.jsonl").open("a") as file:
-        file.write('{"index": 99, "mess')  # as a run that is killed leaves it
+        file.write('{"index": 99, "mess')  # as a killed run leaves the file
     monkeypatch.setattr(self_written, "write_own_texts", None)
     plan = plan_tuning(settings(force=True, data={"path": "self:30"}))
     assert len(plan.data.examples) == 29
@@ -95,7 +95,7 @@ def test_the_command_tunes_a_whole_model(writing_model: Path, tmp_path: Path) ->
 
 
 def base_of(model: Path, base: Path) -> Path:
-    """Make a checkpoint of links to the files of ``model`` except for its chat template."""
+    """Link the files of ``model``, except for its chat template, to a new checkpoint."""
     base.mkdir()
     for path in model.iterdir():
         if path.name != "chat_template.jinja":

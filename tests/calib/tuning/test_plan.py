@@ -1,4 +1,4 @@
-"""Plans of a tuning: the horizon, the depth share, and all problems at once."""
+"""A tuning's plan has the horizon and the depth share, or reports all problems together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skipdec.runtime.schedule.text import parse_schedule
 
 Settings = Callable[..., TuneConfig]
 
-MEDIAN = 4  # "abc" and the end
+MEDIAN = 4  # "abc" and the end token
 LONG = {"prompt": "b c " * 18, "completion": "abc" * 5}  # the model has 64 positions
 
 

@@ -1,4 +1,4 @@
-"""Several processes reach the weights of one process with their combined batches."""
+"""Several processes reach the weights of one process that has their combined batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skipdec.calib.tuning.tuning import tune
 
 WORKER = Path(__file__).parents[2] / "support" / "calib" / "tuning_processes.py"
 STEPS = 6
-TOLERANCE = 1e-5  # gradients are summed in another order
+TOLERANCE = 1e-5  # gradients are summed in a different order
 
 
 def settings(directory: Path, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -44,7 +44,7 @@ def job(
 
 
 def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
-    """Run all jobs in one pair of processes; none is left running, whatever happens."""
+    """Run all jobs in one pair of processes, which never outlive the test."""
     path = directory / "jobs.json"
     path.write_text(json.dumps(jobs))
     process = subprocess.Popen(
@@ -66,7 +66,7 @@ def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return checkpoints of one process (``one``, ``one-adapted``) and of two, by name."""
+    """Return the checkpoints of one process (``one``, ``one-adapted``) and of two by name."""
     directory = tmp_path_factory.mktemp("processes")
     (directory / "rows.jsonl").write_text(
         "".join(
@@ -79,7 +79,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tune(TuneConfig(**settings(directory, "start", **fresh, vocab_size=300, schedule="full")))
     adapters = {"lora": 4}
     tune(TuneConfig(**settings(directory, "one", batch_size=4)))
-    halted = {"save_steps": 3}  # amid the second epoch of two steps
+    halted = {"save_steps": 3}  # within the second epoch of two steps
     jobs = [
         job(settings(directory, "replicated"), sharded=False),
         job(settings(directory, "sharded", **halted), sharded=True, stop_at=4),
@@ -120,5 +120,5 @@ def test_two_processes_equal_one_process_with_twice_the_batch(
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_every_process_ends_in_an_error_where_a_run_diverges(sharded: bool, tuned: Path) -> None:
-    """Each process has checked its error; none waited for another."""
+    """Each process checked its own error without waiting for another."""
     assert not list(tuned.glob(f"*diverged-{sharded}*"))

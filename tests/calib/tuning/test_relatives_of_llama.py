@@ -1,4 +1,4 @@
-"""LLaMA and its relatives: forced at a schedule, tuned, exported, and what a tuning carries on."""
+"""LLaMA and its relatives run at a schedule, are tuned and exported, and keep their files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 
 SKIPPING = "linear:max=3,min=2,warmup=1,horizon=3"
 BOTTOM = "linear:max=3,min=1,warmup=0,horizon=3,placement=bottom"
-# Each is a config.json: what it changes in LLAMA_BASE.
+# Each value is what a config.json changes in LLAMA_BASE.
 MEMBERS: dict[str, dict[str, Any]] = {
     "llama": LLAMA_STRUCTURES["llama"],
     "qwen3": LLAMA_STRUCTURES["qwen3"],
@@ -102,7 +102,7 @@ def tuned(data: Path, name: str, **options: Any) -> TuningReport:  # noqa: ANN40
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A llama with a vocabulary of bytes, a chat template, and settings of generation."""
+    """Return a llama with a vocabulary of bytes, a chat template and generation settings."""
     directory = tmp_path / "start"
     small("llama", vocab_size=300).save_pretrained(directory)
     model = open_checkpoint(CheckpointSource(model=str(directory))).model
@@ -110,7 +110,7 @@ def checkpoint(tmp_path: Path) -> Path:
     assert tokenizer is not None
     (directory / "tokenizer.json").write_bytes(tokenizer)
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    # Settings which transformers refuses to write, and which published checkpoints have.
+    # Published checkpoints have these settings, which transformers refuses to write.
     settings = {"eos_token_id": [2, 7], "temperature": 0.6, "top_p": 0.9}
     (directory / "generation_config.json").write_text(json.dumps(settings))
     return directory

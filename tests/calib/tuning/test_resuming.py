@@ -1,4 +1,4 @@
-"""A resumed tuning goes on with what it began with, or is refused."""
+"""A resumed tuning continues with its original inputs or is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(writing_model: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(model: Path, tmp_path: Path) -> Settings:
-    """Return ``settings(**changes)``: six steps on eight chats, to tmp_path/tuned."""
+    """Return ``settings(**changes)``: tune for six steps on eight chats to tmp_path/tuned."""
     rows = tmp_path / "rows.jsonl"
     answer = {"role": "assistant", "content": "bbb"}
     chats = [[{"role": "user", "content": f"a{index}"}, answer] for index in range(8)]

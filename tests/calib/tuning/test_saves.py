@@ -1,4 +1,4 @@
-"""A damaged save of an interrupted tuning is never resumed, whichever file is damaged."""
+"""A save of an interrupted tuning is not resumed if any of its files is damaged."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_a_damaged_save_falls_back_to_the_previous_one(
     DAMAGES[damage](newest / name)
     assert directories.last_save() == older
     DAMAGES[damage](older / name)
-    if name != SEAL_NAME or damage != "removed":  # else both were interrupted, for all we know
+    if name != SEAL_NAME or damage != "removed":  # else both saves could be incomplete
         with pytest.raises(UsageError, match=r"only damaged saves \(checkpoint-10, checkpoint-5\)"):
             directories.last_save()
-    assert newest.is_dir(), "only a run deletes"
+    assert newest.is_dir(), "only a run deletes saves"
 
 
 def test_resuming_deletes_later_saves_and_asks_for_the_same_options(

@@ -1,4 +1,4 @@
-"""Schedules of training steps, and the loss term of distillation."""
+"""Test the schedules of training steps and the loss term of distillation."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_step_runs_its_schedule(checkpoint: Checkpoints, tmp_path: Path) -> No
 def test_the_distillation_term_is_the_divergence_from_full_depth(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
-    """Compare with the formula of TuneConfig, on the rows with labels only."""
+    """Compare with the formula of TuneConfig on the labelled rows."""
     model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))
     target = parse_schedule("constant:max=2", num_layers=6)
     made = trainer(model, tmp_path, target, teacher)
@@ -122,4 +122,4 @@ def test_steps_are_random_samples_in_batches_of_similar_length() -> None:
     assert list(sampler) != order
     steps = [[lengths[index] for index in order[at : at + 20]] for at in range(0, 400, 20)]
     assert all(step == sorted(step) for step in steps)
-    assert min(step[-1] - step[0] for step in steps) > 8  # no step is of short or long texts alone
+    assert min(step[-1] - step[0] for step in steps) > 8  # no step has only short or long texts

@@ -1,4 +1,4 @@
-"""Tune a tiny model end to end: it learns, resumes, and its output exports."""
+"""Tune a tiny model end to end: the model learns, resumes and exports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FRESH = {"model": None, "from_scratch": "layers=4,width=32,heads=2,positions=48"
 
 
 def tune(config: TuneConfig, events: RecordedEvents | None = None) -> TuningReport:
-    """Tune in this process, which is the main one."""
+    """Tune in this process as the main one."""
     report = tune_or_none(config, events)
     assert report is not None
     return report
@@ -67,7 +67,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(rows: Path, tmp_path: Path) -> Settings:
-    """Return ``settings(name, **changes)``: 12 steps of a fresh 4-layer model, to tmp_path/name."""
+    """Return ``settings(name, **changes)``: 12 steps of a new 4-layer model, to tmp_path/name."""
 
     def make(name: str = "tuned", **changes: Any) -> TuneConfig:  # noqa: ANN401
         values: dict[str, Any] = {
@@ -128,7 +128,7 @@ def test_the_loss_falls_and_the_output_exports_with_its_schedule(
     assert (output / "tuning_curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((output / "config.json").read_text())["architectures"] == ["OPTForCausalLM"]
     assert not list(tmp_path.glob(".*"))
-    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "equal permissions"
 
     bundle = tmp_path / "bundle"
     export(ExportConfig(model=str(output), output=bundle, verify=False))
@@ -150,7 +150,7 @@ def test_the_loss_falls_and_the_output_exports_with_its_schedule(
     assert raw.outputs[0].token_ids == result.outputs[0].token_ids
     assert_the_template_is_carried_along(output, bundle, rows)
     card = ModelCard.load(output / "README.md")
-    assert card.data.license is None, "the user's to say"
+    assert card.data.license is None, "the licence is left to the user"
     assert "# tuned, tuned to skip layers" in card.text
     assert "# small, tuned at full depth" in (small / "README.md").read_text()
     losses = (report.validation.start_at_full, report.validation.tuned_at_full)
@@ -159,7 +159,7 @@ def test_the_loss_falls_and_the_output_exports_with_its_schedule(
 
 
 def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: Path) -> None:
-    """Check that commands that read data apply the template once, and report it."""
+    """Check that commands that read data apply the template once and report it."""
     template = "{prompt} ="
     data = DataConfig(path=rows)
     (encoded,) = prepare_evaluation(EvaluationConfig(bundles=(str(bundle),), data=data)).bundles
@@ -201,7 +201,7 @@ def test_a_signal_saves_the_finished_step_for_an_exact_resume(
     resumed = tune(settings("resumed", **options, resume=True), events)
     assert events.counts["tuning"] == 5
     losses = {one.step: one.loss for one in resumed.losses}
-    assert list(losses) == [1, 2, 3, 5], "none is forgotten"
+    assert list(losses) == [1, 2, 3, 5], "no loss is missing"
     assert undisturbed.losses[1].loss == pytest.approx((losses[2] + losses[3]) / 2, rel=1e-4)
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
@@ -269,7 +269,7 @@ def test_a_single_step_trains(settings: Settings) -> None:
 def test_a_finished_unpublished_run_resumes_without_another_step(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the second epoch while its result is written; another step would change it."""
+    """The run is killed while writing its result; another step would change the weights."""
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -379,7 +379,7 @@ def test_events_are_ordered_and_a_short_run_has_a_visible_curve(
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     plot_curves(report.model_copy(update={"losses": report.losses[:1]}), tmp_path / "curves.png")
-    assert figures[0].axes[0].lines[0].get_marker() == "o", "a line of one point is not seen"
+    assert figures[0].axes[0].lines[0].get_marker() == "o", "one point needs a marker"
 
 
 def test_the_initial_weights_equal_those_transformers_reads(small: Path) -> None:

@@ -1,4 +1,4 @@
-"""A toy language of eight sentences, and a model that writes them at full depth."""
+"""Provide a toy language of eight sentences and a model that writes them at full depth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def toy_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def toy_model(toy_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkpoint of 4 layers that writes the sentences, and drafts badly."""
+    """Return a checkpoint of 4 layers that writes the sentences but drafts badly."""
     output = tmp_path_factory.mktemp("toy") / "model"
     config = TuneConfig(
         from_scratch="layers=4,width=32,heads=2,positions=48,dropout=0.1",
@@ -50,7 +50,7 @@ def toy_model(toy_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(toy_model: Path, toy_rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
-    """Return ``settings(name, **changes)``: 12 steps of the toy model, to tmp_path/name."""
+    """Return ``settings(name, **changes)``: tune the toy model for 12 steps to tmp_path/name."""
 
     def make(name: str = "tuned", **changes: Any) -> TuneConfig:  # noqa: ANN401
         values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Measured acceptance equals drafting one token after another from every place of a text."""
+"""Measured acceptance equals that of drafting token by token from every position of a text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plan(prompts: tuple[tuple[int, ...], ...] | None = PROMPTS) -> Any:  # noqa:
 
 @pytest.fixture
 def easy(checkpoint: Checkpoints, tmp_path: Path) -> Callable[[str], tuple[Any, Any]]:
-    """Return a trained model's class and transformers' own of a model whose drafts often hold."""
+    """Return a model whose drafts are often accepted, in our class and in transformers'."""
 
     def make(structure: str) -> tuple[Any, Any]:
         plain = OPTForCausalLM.from_pretrained(checkpoint(structure))
@@ -82,7 +82,7 @@ def test_acceptance_equals_that_of_literal_drafts(
     assert (found.texts, found.spans) == (len(PROMPTS), len(counts))
     assert found.held_of_6 == pytest.approx(sum(counts) / len(counts), abs=1e-4)
     assert found.first == pytest.approx(sum(count > 0 for count in counts) / len(counts), abs=1e-4)
-    assert 0 < found.held_of_6 < 6, "neither none nor all may hold, or the test shows little"
+    assert 0 < found.held_of_6 < 6, "some drafts are accepted and some rejected"
 
 
 def test_acceptance_needs_long_texts(checkpoint: Checkpoints) -> None:

@@ -1,4 +1,4 @@
-"""Train a draft layer: the model stays as it is, drafts hold more often, files fit the model."""
+"""Train a draft layer: the model is unchanged, drafts improve, files fit the model."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ def test_drafts_are_accepted_more_often_and_full_depth_is_unchanged(
     assert tuned.first >= start.first
     for stage in ("fitting the draft layer's input", "writing held-out texts"):
         assert 0 < events.counts[stage] == events.totals[stage]
-    assert report.validation is None, "the model's losses are those of before"
+    assert report.validation is None, "the model's losses are unchanged"
     assert digests(toy_model) == before
     assert report.trained_parameters < report.parameters / 2
     output = tmp_path / "tuned"
     assert set(digests(output)) == NAMES
     assert not list(tmp_path.glob(".*"))
-    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "equal permissions"
     opened = open_checkpoint(CheckpointSource(model=str(toy_model)))
     document = json.loads((output / "draft_layer.json").read_text())
     assert document == {
@@ -154,7 +154,7 @@ def test_drafts_are_accepted_more_often_and_full_depth_is_unchanged(
 
 
 def test_the_written_layer_has_the_reported_acceptance(settings: Settings, toy_model: Path) -> None:
-    """Load the float16 file in the place of a trained layer: it drafts as the report says."""
+    """Load the float16 file instead of the trained layer and compare its acceptance."""
     from skipdec.calib.tuning.drafting.acceptance import (
         greedy_texts,
         held_by_draft_layer,
@@ -205,7 +205,7 @@ def test_only_a_draft_layer_is_replaced_by_force(
         patch.setattr("skipdec.calib.tuning.subjects.write_file", fail)
         with pytest.raises(SkipDecError, match="second file"):
             tune(settings(**options, force=True, seed=1))
-    assert digests(output) == before, "an error leaves the result in place"
+    assert digests(output) == before, "an error keeps the old result"
     with pytest.raises(UsageError, match="is not a draft layer"):
         tune(settings(**options, force=True).updated(output=toy_model))
 

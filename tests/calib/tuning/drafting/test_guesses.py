@@ -1,4 +1,4 @@
-"""A draft layer's guesses equal those of literal chains, one entry after the other."""
+"""A draft layer's guesses equal those of literal chains, computed entry by entry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT = tuple(range(3, 90, 2))
 
 
 def made(model: SkipModel) -> DraftLayer:
-    """Return a draft layer of random maps, so that each of its parts matters."""
+    """Return a draft layer of random maps, in which each part matters."""
     torch.manual_seed(3)
     layer = DraftLayer(model, KEPT)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def model_of(structure: str, checkpoint: Checkpoints) -> SkipModel:
 
 @torch.no_grad()
 def literal_guess(layer: DraftLayer, row: TokenisedExample, place: int, ahead: int) -> Tensor:
-    """Return the logits [N] of guess ``ahead`` + 1 of the chain that begins behind ``place``.
+    """Return the logits [N] of guess ``ahead`` + 1 of the chain that begins after ``place``.
 
     Each entry runs the layer over all entries before it, with its own position.
     """
@@ -85,7 +85,7 @@ def test_guesses_equal_literal_chains(structure: str, checkpoint: Checkpoints) -
 def test_drafts_are_accepted_up_to_the_first_wrong_token(checkpoint: Checkpoints) -> None:
     layer = made(model_of("pre_norm", checkpoint))
     text = (8, 9)
-    for chain in (3, 2, 6):  # guesses that are right, and behind each chain a wrong token
+    for chain in (3, 2, 6):  # right guesses, and a wrong token after each chain
         place = 3 + len(text) - 1
         for ahead in range(chain):
             row = TokenisedExample((5, 6, 7), text, "")

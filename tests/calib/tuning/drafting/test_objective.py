@@ -1,4 +1,4 @@
-"""Tune full depth and a draft of its layers together: drafts hold more often."""
+"""Tuning full depth and a draft of its layers together makes drafts better."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_drafts_are_accepted_more_often_than_after_tuning_on_labels(settings: Se
     card = ModelCard.load(report.output / "README.md").text
     assert f"`ends:2`: of 6 drafts {drafts.tuned.held_of_6:.2f} hold" in card
     assert "tuned, tuned to draft for itself" in card
-    assert "skip" not in card.replace("skipdec", ""), "no layer was tuned to be skipped"
+    assert "skip" not in card.replace("skipdec", ""), "no layer is tuned to be skipped"
     assert "| at full depth | " in card
     assert "at the schedule" not in card, "full depth is the schedule"
     assert "skipdec generate bundle --draft ends:2" in card
@@ -41,7 +41,7 @@ def test_drafts_are_accepted_more_often_than_after_tuning_on_labels(settings: Se
 def test_distillation_from_the_initial_model_moves_full_depth_less(
     settings: Settings, toy_rows: Path, tmp_path: Path
 ) -> None:
-    """On other texts than the model's, labels move it far; with weight 1 they have no part."""
+    """Labels of foreign texts change the model much; at distillation weight 1 they do not count."""
     other = tmp_path / "other.jsonl"
     other.write_text(toy_rows.read_text().replace("is a pub", "was an inn"))
     options = {"data": {"path": other}, "draft": {"layers": "first:2"}, "max_steps": 20}

@@ -1,4 +1,4 @@
-"""Drafts in spans: their layers, what they attend to, and the loss that tunes them."""
+"""Test drafts in spans: their layers, their attention, and the loss that tunes them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_spans_of_a_step_depend_only_on_seed_and_step() -> None:
 
 
 def test_the_mask_of_spans_of_two_places() -> None:
-    """A prompt of 2 tokens, then spans at 2 and 4; rows are positions, columns what they see."""
+    """The prompt has 2 tokens, spans begin at 2 and 4; rows are queries, columns are keys."""
     mask = span_mask(torch.arange(5), torch.tensor([2]), DraftSpans(ENDS, 2))
     assert mask.shape == (1, 1, 10, 10)
     drafts = ["".join(map(str, row)) for row in mask[0, 0, 5:].int().tolist()]
     assert drafts == [
-        "0000010000",  # before the first span a position is a span of its own
+        "0000010000",  # before the first span, each position is its own span
         "1000001000",
         "1100000100",
         "1100000110",
@@ -118,7 +118,7 @@ def test_drafts_of_a_ragged_batch_equal_literal_drafts(
 def test_the_loss_combines_labels_and_the_divergence_of_drafts(
     checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
-    """Compare with the formula of DraftObjective; full depth is no part of the divergence's."""
+    """Compare with the formula of DraftObjective; full depth is a constant in the divergence."""
     model = load_skip_model(checkpoint("pre_norm"), "opt").train()
     full = ExitSchedule.full(6)
     made = SkipTrainer(
