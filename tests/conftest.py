@@ -1,4 +1,4 @@
-"""Tiny checkpoints and the bundles exported from them, each made once per session."""
+"""Provide tiny checkpoints and their exported bundles, each made once per session."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# The same examples each time, so that a change is what fails; and how long one takes says nothing
-# on a machine that does other work too.
+# Examples are the same in each run, so that only a change can fail. Their time says nothing
+# on a busy machine.
 settings.register_profile("skipdec", deadline=None, derandomize=True)
 settings.load_profile("skipdec")
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect only garbage of tests, not of torch and transformers: a tenth of the time."""
+    """Exclude torch and transformers from garbage collection, which saves a tenth of the time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
 
@@ -43,7 +43,7 @@ def traced_once() -> Iterator[None]:
     from canonical_graphs import canonical_graph
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    read_operators = cache(ONNXRegistry.from_torchlib)  # for each graph anew: a third of a trace
+    read_operators = cache(ONNXRegistry.from_torchlib)  # else a third of each trace
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(read_operators))
         patch.setattr("skipdec.exporter.graphs.trace.trace_engine", canonical_graph)
@@ -52,7 +52,7 @@ def traced_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def tokenizers_read_once() -> Iterator[None]:
-    """Start one process for equal tokenizer files, not one for each checkpoint that has them."""
+    """Start one process for equal tokenizer files instead of one per checkpoint."""
     from remembered_tokenizers import in_limits
 
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def own_log_handlers() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def verified_here() -> Iterator[None]:
-    """Verify in this process: a process of its own would import torch for each bundle."""
+    """Verify in this process, because a new one would import torch for each bundle."""
     from in_process_verifier import InProcessVerifier
 
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ def own_thread_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return ``checkpoint(structure)``: the directory of a tiny Hugging Face checkpoint."""
+    """Return ``checkpoint(structure)``, the directory of a tiny Hugging Face checkpoint."""
 
     @cache
     def write(structure: str) -> Path:
@@ -108,7 +108,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="session")
 def reference_model() -> Callable[[str], PreTrainedModel]:
-    """Return ``reference_model(structure)``: the same weights in Hugging Face's own model."""
+    """Return ``reference_model(structure)``, the same weights in Hugging Face's model."""
 
     @cache
     def build(structure: str) -> PreTrainedModel:
@@ -123,7 +123,7 @@ def reference_model() -> Callable[[str], PreTrainedModel]:
 def exported(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """Return ``exported(structure, quantize=..., dtype=...)``: a bundle to treat as read-only."""
+    """Return ``exported(structure, quantize=..., dtype=...)``, a read-only bundle."""
 
     @cache
     def export_once(structure: str, **options: object) -> Path:
@@ -132,7 +132,7 @@ def exported(
 
         output = tmp_path_factory.mktemp("bundle") / structure
         model = str(checkpoint(structure))
-        chosen = {"kernels": "onnxruntime"} | options  # others than this machine compiled: by name
+        chosen = {"kernels": "onnxruntime"} | options  # do not depend on compiled kernels
         export(ExportConfig(model=model, output=output, verify=False, **chosen))
         return output
 

@@ -1,4 +1,4 @@
-"""Calls that only mypy reads: what type checkers and editors know about arguments.
+"""Calls that only mypy reads, to show what type checkers and editors know about arguments.
 
 Each comment names the error on its line; an unnecessary comment is an error.
 """
@@ -18,7 +18,7 @@ ExportConfig(output=Path("bundle"))  # type: ignore[call-arg]
 
 
 def texts(generator: Generator) -> None:
-    """Prompts in all their forms."""
+    """Pass prompts in all their forms."""
     for prompts in ("a", ["a"], [[2, 5]]):
         generator.generate(prompts)
     generator.generate({"prompt": "a"})

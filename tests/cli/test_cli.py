@@ -1,4 +1,4 @@
-"""The end of any command's process, after signals and without a stdout."""
+"""Test how a command's process ends after signals and without a stdout."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SHOW = ["schedule", "show", "2x", "--layers", "8"]
 
 @pytest.fixture
 def ended_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Return ``ended_by(work)``: the exit code of a command that does ``work``."""
+    """Return ``ended_by(work)``, which returns the exit code of a command that does ``work``."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be off
-    monkeypatch.setattr(cli, "prepare_streams", lambda: None)  # pytest's own stay as they are
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored in the background
+    monkeypatch.setattr(cli, "prepare_streams", lambda: None)  # pytest's handlers stay
 
     def run(work: Callable[[], None]) -> Any:  # noqa: ANN401
         monkeypatch.setattr(cli, "build_app", lambda: lambda *_, **__: reports_errors(work)())
@@ -40,7 +40,7 @@ def ended_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
 
 
 def interrupted(number: int, error: type[Exception] | None = None) -> Callable[[], None]:
-    """Return work in which a signal arrives that a library turns into ``error``."""
+    """Return work that gets a signal, which a library turns into ``error``."""
 
     def work() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The command itself: help that fits a terminal, suggestions, the version, completion."""
+"""Test the command line itself: help, suggestions, the version and shell completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.testing import Result
 
 from skipdec import __version__, cli
 
-MOST_FLAGS = 25  # of a command beside --help; the rest of its fields are for --config
+MOST_FLAGS = 25  # per command, besides --help; --config has all fields
 
 
 def run(*arguments: str) -> Result:
@@ -21,7 +21,7 @@ def run(*arguments: str) -> Result:
 
 
 def commands() -> Iterator[tuple[list[str], Any]]:
-    """Return each command's words, and what typer made of it."""
+    """Return each command's words and its typer object."""
     for name in cli._COMMANDS:
         command: Any = cli._load(name)
         found = command.commands if isinstance(command, TyperGroup) else {"": command}

@@ -45,7 +45,7 @@ def test_commands_on_the_pages_run_and_print_what_the_pages_show(tmp_path: Path)
 
 
 def assert_quality_stays_at_the_tuned_schedules(directory: Path) -> None:
-    """Compare the loop with the figures of your-model.md, tolerant because of only 16 prompts."""
+    """Compare the loop with the figures of your-model.md, loosely for only 16 prompts."""
     tuned = json.loads((directory / "places" / "tuning_report.json").read_text())["validation"]
     assert max(tuned["tuned_at_schedule"], tuned["tuned_at_full"]) < 0.3  # nats per token
     evaluated = json.loads((directory / "results" / "evaluation.json").read_text())["rows"]

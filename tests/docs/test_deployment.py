@@ -1,4 +1,4 @@
-"""Dockerfile, compose file and manifests are valid and match the server's options."""
+"""The Dockerfile, compose file and manifests are valid and match the server's options."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tool(name: str) -> str:
 def options(command: list[str]) -> dict[str, Any]:
     """Parse a command line of skipdec; raise if it is invalid."""
     program, *arguments = command
-    found: Any = get_command(build_app())  # of typer's own click
+    found: Any = get_command(build_app())  # of the click inside typer
     context = found.context_class(found, info_name=program)
     while hasattr(found, "resolve_command"):
         _, found, arguments = found.resolve_command(context, arguments)
@@ -120,7 +120,7 @@ def documented_compose() -> list[str]:
 
 
 def composed(value: str, environment: Mapping[str, str]) -> str:
-    """Interpolate a value as compose does: ``${NAME:?reason}`` needs a value that is not empty."""
+    """Interpolate a value as compose does: ``${NAME:?reason}`` requires a non-empty value."""
     match = re.fullmatch(r"\$\{(\w+):\?([^}]+)\}", value)
     assert match is not None, value
     assert environment.get(match[1]), match[2]
@@ -128,9 +128,9 @@ def composed(value: str, environment: Mapping[str, str]) -> str:
 
 
 def container_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the service's variables: a name without a value is passed on if it is set."""
+    """Return the service's variables; compose passes on a name without a value if it is set."""
     declared = COMPOSE["environment"]
-    assert isinstance(declared, list), "a mapping gives an empty text to what is not set"
+    assert isinstance(declared, list), "a mapping sets missing variables to an empty text"
     given = (entry.partition("=") for entry in declared)
     values = {name: value if mark else environment.get(name) for name, mark, value in given}
     return {name: value for name, value in values.items() if value is not None}
@@ -146,7 +146,7 @@ def test_the_documented_compose_command_mounts_the_local_bundle(
     bundle = tmp_path / "restaurants-int8"
     (mount,) = COMPOSE["volumes"]
     source = Path(composed(mount["source"], {name: value.replace("$PWD", str(tmp_path))}))
-    assert source.is_absolute()  # compose takes a relative one from its file's folder
+    assert source.is_absolute()  # compose resolves paths from its file's folder
     assert source == bundle
     assert mount["target"] in COMPOSE["command"]
     assert mount["bind"] == {"create_host_path": False}

@@ -15,7 +15,7 @@ PROCESSORS = {
     "Zen 4": "amd-epyc-family-25-model-17-avx512_vnni",
     "Zen 5": "amd-epyc-family-26-model-2-avx512_vnni",
 }
-Times = dict[str, list[float]]  # of each engine, one per start
+Times = dict[str, list[float]]  # times of each engine, one per start
 
 
 def rows() -> Iterator[tuple[str, str, list[str], list[list[str]]]]:

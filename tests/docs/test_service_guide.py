@@ -1,4 +1,4 @@
-"""The guide from a checkpoint to a service runs as written, except for Docker's commands."""
+"""The guide from a checkpoint to a service runs as written, except for Docker commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(command: tuple[str, ...], directory: Path) -> Iterator[str]:
         address = ""
         while "ready: restaurants" not in (line := next(lines)):
             address = address or "".join(re.findall(r"http://[\d.]+:\d+", line)[:1])
-        Thread(target=lambda: list(lines), daemon=True).start()  # lest the pipe fills
+        Thread(target=lambda: list(lines), daemon=True).start()  # so that the pipe never fills
         yield address.replace("0.0.0.0", "127.0.0.1")
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""The tuned example writes sensible text at every depth that it was tuned for."""
+"""The tuned example writes sensible text at every depth of its tuning."""
 
 from __future__ import annotations
 

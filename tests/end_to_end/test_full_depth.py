@@ -69,7 +69,7 @@ def test_rows_that_end_early_do_not_change_others(
     exported: Callable[..., Path],
     reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
-    """The stop token is one that the model really generates, at another step in each row."""
+    """The model generates the stop token at a different step in each row."""
     model, prompts = reference_model(structure), ragged_prompts(5, 1, 9, 2)
     stop = hugging_face_greedy(model, prompts, eos_token_id=None)[0][3]
     expected = hugging_face_greedy(model, prompts, eos_token_id=stop)

@@ -1,4 +1,4 @@
-"""The other end-to-end tests can fail: each single mistake visibly moves log-probabilities."""
+"""The other end-to-end tests can fail: each mistake visibly changes log-probabilities."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_wrong_parameter_is_visible(
 def test_the_key_bias_alone_cancels_in_the_softmax(
     exported: Callable[..., Path], deviation: Callable[[Path, str], float], tmp_path: Path
 ) -> None:
-    """It adds the same number to all scores of a query, so this mutation is invisible."""
+    """The bias adds the same number to all scores of a query, so this mutation is invisible."""
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
     edit_parameters(bundle, LAYER, ("self_attn.qkv_proj.bias",), zero_third(1))
     assert deviation(bundle, "pre_norm") < VISIBLE / 50

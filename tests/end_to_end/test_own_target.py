@@ -1,4 +1,4 @@
-"""A target is one object and one line of a table: exported, verified, run, refused by name."""
+"""A target added as one object and one table entry is exported, verified, run and suggested."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_export_for_an_added_target_is_verified_and_generates(
         output=tmp_path / "toy",
         target="toy",
         quantize="int8",
-        verify=False,  # a process of its own would not know the new line
+        verify=False,  # another process would lack the new entry
     )
     export(config)
     graph = onnx.load(tmp_path / "toy/engines/toy/layer_003.onnx", load_external_data=False).graph

@@ -1,4 +1,4 @@
-"""Compare each placement and D3's decay with sets of layers written by hand."""
+"""Compare each placement and D3's decay with hand-written sets of layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skipdec import Generator, SamplingParams
 
 NUM_TOKENS = 10
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13)]
-# Layers of generated token 0, 1, …; the last set from there on. Six layers.
+# Layers of generated tokens 0, 1, …; the last set also holds for later ones. Six layers.
 SCHEDULES: dict[str, list[tuple[int, ...]]] = {
     "constant:max=4,placement=unified": [(0, 2, 3, 5)],
     "constant:max=3,placement=unified": [(0, 3, 5)],

@@ -48,7 +48,7 @@ def expected_logprobs(
     model: PreTrainedModel, name: str, prompt: list[int], output: CompletionOutput
 ) -> torch.Tensor:
     maximum, _, warmup, _, placement = SCHEDULES[name]
-    # A horizon of two, so that the budget of its first token is any that is asked for.
+    # With a horizon of two, the first token can have any budget.
     prompt_plan = decaying_prompt(
         6, maximum, lambda budget: linear_plan(6, budget, budget, warmup, 2, placement)(0)
     )
@@ -101,7 +101,7 @@ def test_every_structure_equals_the_reference_with_prompt_decay(
 def test_teacher_forcing_equals_decoding_step_by_step(
     name: str, quantize: str, exported: Callable[..., Path]
 ) -> None:
-    """int8: attention is float32, so activations near a tie occasionally round differently."""
+    """Attention of int8 is float32, so activations near a tie occasionally round differently."""
     differences = []
     schedule = schedule_of(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=5, logprobs=0)
@@ -142,7 +142,7 @@ def test_prompt_decay_changes_log_probabilities(exported: Callable[..., Path]) -
 
 
 def keep_what_is_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return rows cut at the group's longest prefix, writing back all that was computed."""
+    """Return rows cut at the group's longest prefix, but write back every computed value."""
     run_prefixes = host_stitcher.run_prefixes
 
     def surplus(session, hidden, key, value, active, start) -> None:  # noqa: ANN001

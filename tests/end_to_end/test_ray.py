@@ -1,4 +1,4 @@
-"""The example of Ray writes the texts that `generate` gives, file by file."""
+"""The Ray example writes the texts of `generate`, file by file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLaMA's relatives with skipdec's kernels: both runtimes write what transformers' layers do."""
+"""Both runtimes write what transformers' layers of LLaMA's relatives write."""
 
 from __future__ import annotations
 

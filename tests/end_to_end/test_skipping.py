@@ -1,4 +1,4 @@
-"""Skipped decoding equals the literal reference: tokens, log-probabilities, layers run."""
+"""Skipped decoding equals the literal reference in tokens, log-probabilities and layers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_log_probabilities_equal_the_reference(
     exported: Callable[..., Path],
     reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
-    """Sampled tokens vary the texts; every chosen token's value is compared."""
+    """Sampling varies the texts; the value of every chosen token is compared."""
     model, (schedule, plan) = reference_model(structure), schedule_and_plan(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=3, logprobs=0)
     with Generator.open(exported(structure, kernels=kernels), threads=1) as generator:
@@ -104,7 +104,7 @@ def test_log_probabilities_equal_the_reference(
 def test_tokens_after_a_reused_llama_prefix_equal_the_reference(
     name: str, exported: Callable[..., Path], reference_model: Callable[[str], PreTrainedModel]
 ) -> None:
-    """Keys are kept rotated, so those of a prefix must stay at the row's beginning."""
+    """Cached keys are rotated, so those of a prefix must stay at the row's beginning."""
     model, (schedule, plan) = reference_model("llama"), schedule_and_plan(name)
     beginning = np.random.default_rng(0).integers(4, 131, 2 * BLOCK_TOKENS).tolist()
     prompts = [[*beginning, 5, number] for number in (6, 7)]
@@ -128,7 +128,7 @@ def test_tokens_after_a_reused_llama_prefix_equal_the_reference(
 def test_teacher_forcing_equals_decoding_step_by_step(
     name: str, quantize: str, exported: Callable[..., Path]
 ) -> None:
-    """This includes int8: its sums of integers are exact, for one token or many."""
+    """This includes int8, whose integer sums are exact for one token or many."""
     schedule, _ = schedule_and_plan(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=5, logprobs=0)
     with Generator.open(exported("pre_norm", quantize=quantize), threads=1) as generator:

@@ -1,4 +1,4 @@
-"""Imports stay cheap: the runtime never loads the exporter's libraries, nor --help any."""
+"""The runtime never loads the exporter's libraries, and --help loads none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkout, whatever its folder is called, never takes the place of the installed package."""
+"""A checkout in a folder of any name never replaces the installed package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOORS = ("calib", "engines", "exporter", "runtime")
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Path:
-    """A folder that holds this checkout under the name ``skipdec``."""
+    """Return a folder that contains this checkout under the name ``skipdec``."""
     (tmp_path / "skipdec").symlink_to(ROOT)
     return tmp_path
 
@@ -33,7 +33,7 @@ def test_python_next_to_a_clone_imports_the_installed_package(parent: Path, insi
 
 
 def test_python_next_to_a_clone_imports_an_installed_wheel(parent: Path, tmp_path: Path) -> None:
-    """The installation is a regular package, which the import system prefers to a namespace."""
+    """The installed package is regular, and the import system prefers it to a namespace."""
     site = tmp_path / "site"
     (site / "skipdec").mkdir(parents=True)
     (site / "skipdec" / "__init__.py").write_text("kind = 'installed'\n")

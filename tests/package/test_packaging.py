@@ -1,4 +1,4 @@
-"""The wheel contains the tree: a sub-package missing in pyproject.toml would be left out."""
+"""The wheel contains every folder of the tree, each of which pyproject.toml must list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def package_files() -> set[str]:
 
 
 def run_build(kind: str, source: Path, out: Path, **variables: str) -> Path:
-    """Return the files that the tree ``source`` builds in ``out``; ``kind``: "wheel" or "sdist"."""
+    """Build ``kind`` ("wheel" or "sdist") of the tree ``source`` in ``out``; return its files."""
     command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(out)]
     subprocess.run(
         [*command, str(source)], check=True, capture_output=True, env={**os.environ, **variables}
@@ -50,7 +50,7 @@ def run_build(kind: str, source: Path, out: Path, **variables: str) -> Path:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the unpacked sdist, built from a copy as setuptools leaves a build folder in the tree.
 
-    It comes with the objects of this checkout and the header generated for them, so that only
+    It has the objects of this checkout and the header generated for them, so that only
     changes are compiled.
     """
     folder = tmp_path_factory.mktemp("sdist")

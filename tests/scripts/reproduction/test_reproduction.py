@@ -1,4 +1,4 @@
-"""Reproduce a table of tiny models: made once, reread, and invalidated by other options."""
+"""A table of tiny models is made once, reread, and invalidated by other options."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_second_call_reuses_all_results(
     again = reproduce(config, Generator.open, events)
 
     assert events.totals["tuning bases"] == events.totals["tuning"] == 0
-    assert again == results  # times included: they were read, not measured again
+    assert again == results  # times are reread, not measured again
     assert events.done["evaluating"] == ["base", "control", "mixture-3", "skipdecode-3x"]
 
 
