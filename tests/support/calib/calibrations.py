@@ -1,6 +1,6 @@
-"""Plans of tiny models and product inputs for tests of calibration.
+"""Make plans of tiny models and product inputs for tests of calibration.
 
-The inputs are taken literally from Hugging Face's own model, one text at a time.
+The inputs come from Hugging Face's model, one text at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
-# Tokens of prompt and completion.
+# numbers of tokens of prompt and completion
 LENGTHS = ((6, 12), (1, 9), (17, 4), (4, 1))
 SCHEDULES = (
     "full",
@@ -45,7 +45,7 @@ _ROTARY_SOURCES = {
 
 
 def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
-    """Ragged texts of random tokens."""
+    """Return ragged texts of random tokens."""
     draw = np.random.default_rng(seed)
     return tuple(
         TokenisedExample(

@@ -1,4 +1,4 @@
-"""Draft layers of random weights, in the files that `skipdec tune --draft-layer` writes."""
+"""Write draft layers of random weights in the format of `skipdec tune --draft-layer`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_draft_layer(
 ) -> Path:
     """Write a layer for the checkpoint ``model``: matrices N(0, 0.2), vectors near 0 or 1.
 
-    It reads the states that a tuned one reads, unless told others, and scores every other token.
+    By default the layer reads the states of a tuned one; it scores every other token.
     """
     checkpoint = open_checkpoint(CheckpointSource(model=model, **source))
     token_ids = tuple(range(0, checkpoint.model.vocab_size, 2))
@@ -55,7 +55,7 @@ def write_draft_layer(
 
 
 def change_facts(directory: Path, changes: Mapping[str, Any]) -> None:
-    """Change values of draft_layer.json, those of its model by ``model.NAME``."""
+    """Change values of draft_layer.json; ``model.NAME`` names a value of its model."""
     path = directory / FACTS_NAME
     document = json.loads(path.read_text())
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""A schedule and data for tests of evaluations."""
+"""Provide a schedule and data for tests of evaluations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = (
 
 
 def outcome(text: str = "a", **fields: Any) -> Outcome:  # noqa: ANN401
-    """Return what came of a prompt: by default a text of one token that equals its reference."""
+    """Return the outcome of a prompt, by default a text of one token equal to its reference."""
     defaults: dict[str, Any] = {
         "token_ids": (5,),
         "is_cut": False,
@@ -32,7 +32,7 @@ def outcome(text: str = "a", **fields: Any) -> Outcome:  # noqa: ANN401
 
 
 def write_rows(path: Path) -> Path:
-    """Write ROWS, prompts and completions, as JSON lines."""
+    """Write the prompts and completions of ROWS as JSON lines."""
     rows = [{"prompt": prompt, "completion": text} for prompt, text in ROWS]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path

@@ -1,4 +1,4 @@
-"""The directory ``examples`` of README.md and docs/, with fewer held-out prompts."""
+"""Write the directory ``examples`` of README.md and docs/ with fewer held-out prompts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def write_examples(directory: Path) -> None:
-    """Make ``directory / "examples"``: all training rows, 16 of the 64 held-out prompts."""
+    """Write all training rows and 16 of the 64 held-out prompts to ``directory / "examples"``."""
     directory = directory / "examples"
     directory.mkdir()
     for name in ("restaurants", "train.jsonl"):

@@ -1,4 +1,4 @@
-"""Ends tunings before a step."""
+"""Interrupt tunings at a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skipdec.calib.tuning.tuning import tune
 
 
 def add_callback(callback: TrainerCallback, patch: pytest.MonkeyPatch) -> None:
-    """Add a callback to every tuning, behind those of its own."""
+    """Add a callback to every tuning, after its own callbacks."""
     train = tune_training.train
 
     def with_callback(plan: Any, trainer: Any) -> None:  # noqa: ANN401
@@ -25,7 +25,7 @@ def add_callback(callback: TrainerCallback, patch: pytest.MonkeyPatch) -> None:
 
 
 def interrupt(config: TuneConfig, stop: int | TrainerCallback, patch: pytest.MonkeyPatch) -> None:
-    """Tune up to the step ``stop``, or until the callback raises KeyboardInterrupt."""
+    """Tune up to the step ``stop`` or until the callback raises KeyboardInterrupt."""
     with patch.context() as context:
         add_callback(Stop(stop) if isinstance(stop, int) else stop, context)
         with pytest.raises(KeyboardInterrupt):
@@ -44,7 +44,7 @@ class Signal(TrainerCallback):  # type: ignore[misc]
 
 
 class Stop(TrainerCallback):  # type: ignore[misc]
-    """Ends the process's work before a step, as a kill would."""
+    """Ends the work before a step, as a kill would."""
 
     def __init__(self, step: int) -> None:
         self.step = step

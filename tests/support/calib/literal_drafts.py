@@ -1,4 +1,4 @@
-"""Drafts computed literally: one window, one token at a time, in plain transformers' layers."""
+"""Compute drafts literally with transformers' layers, one window and one token at a time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ at earlier places."""
 
 
 def chain_of(model: PreTrainedModel, layers: Sequence[int]) -> Chain:
-    """Return the chain of a draft that runs ``layers`` of the model."""
+    """Return the chain of modules of a draft that runs ``layers`` of the model."""
     return [(family_of(model).decoder.layers[index], index) for index in layers]
 
 
 @torch.no_grad()
 def draft_logits(model: PreTrainedModel, tokens: Sequence[int], start: int, chain: Chain) -> Tensor:
-    """Return logits [n - start, V] of drafts that are fed tokens[start:] behind full depth's."""
+    """Return logits [n - start, V] of drafts fed tokens[start:] after full depth's tokens."""
     before = [each[:, :start] for each in _inputs(model, tokens)]
     hidden = _embedded(model, tokens)[:, start:]
     for layer, index in chain:
@@ -31,7 +31,7 @@ def draft_logits(model: PreTrainedModel, tokens: Sequence[int], start: int, chai
 
 
 def count_held(model: PreTrainedModel, tokens: Sequence[int], place: int, chain: Chain) -> int:
-    """Return how many of 6 greedy drafts behind ``place`` equal the tokens there."""
+    """Return how many of 6 greedy drafts after ``place`` equal the tokens there."""
     fed = list(tokens[: place + 1])
     for held in range(6):
         drafted = int(draft_logits(model, fed, place, chain)[-1].argmax())
@@ -56,7 +56,7 @@ def _embedded(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
 
 @torch.no_grad()
 def _inputs(model: PreTrainedModel, tokens: Sequence[int]) -> list[Tensor]:
-    """Return the input of every layer at full depth, [1, n, E] each."""
+    """Return each layer's input at full depth, [1, n, E]."""
     found = [_embedded(model, tokens)]
     for layer in family_of(model).decoder.layers[:-1]:
         found.append(_run(model, layer, found[-1]))

@@ -1,4 +1,4 @@
-"""Two short examples of unlike length, and batches as tunings make them."""
+"""Provide two short examples of unlike length, and batches as in tunings."""
 
 from __future__ import annotations
 

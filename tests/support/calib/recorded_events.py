@@ -1,4 +1,4 @@
-"""Events that record what they receive."""
+"""Record the events of a stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from skipdec.engines.host.events import Events
 
 
 class RecordedEvents(Events):
-    """Records the items of each stage in ``done``, its steps in ``counts`` and ``totals``."""
+    """Records each stage's items in ``done`` and its steps in ``counts`` and ``totals``."""
 
     def __init__(self) -> None:
         self.summary = ""

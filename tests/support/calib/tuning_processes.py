@@ -1,7 +1,7 @@
-"""Tunings in two processes on a CPU, one after another, in the environment that torchrun gives.
+"""Run tunings one after another in two processes on a CPU, in torchrun's environment.
 
-Both are forked once everything is imported: two imports of torch and transformers take longer than
-all the tunings.
+Both processes are forked after all imports: importing torch and transformers twice takes longer
+than all the tunings.
 
 Each job of the JSON file is ``{"sharded": bool, "stop_at": step or null, "error": text or null,
 "config": TuneConfig}``; every process must raise a SkipDecError with ``error`` in it.
@@ -62,7 +62,7 @@ def run(job: dict[str, Any]) -> None:
 
 
 def allow_sharding_on_a_cpu() -> None:
-    """accelerate shards on accelerators alone, though torch's FSDP runs on a CPU as well."""
+    """Let accelerate shard on a CPU, which torch's FSDP supports."""
     original = state.PartialState.__init__
 
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
@@ -75,7 +75,7 @@ def allow_sharding_on_a_cpu() -> None:
 
 
 def run_all(jobs: list[dict[str, Any]], rank: int, ports: Any) -> None:  # noqa: ANN401
-    """Run the jobs as the process ``rank``; ``ports`` is a queue with the port of the store."""
+    """Run the jobs as process ``rank``; ``ports`` is a queue with the port of the store."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -83,7 +83,7 @@ def run_all(jobs: list[dict[str, Any]], rank: int, ports: Any) -> None:  # noqa:
         "LOCAL_WORLD_SIZE": str(PROCESSES),
         "MASTER_ADDR": ADDRESS,
         "MASTER_PORT": str(ports.get()),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # that of the process that forks
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the forking process owns it
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
     allow_sharding_on_a_cpu()
@@ -93,7 +93,7 @@ def run_all(jobs: list[dict[str, Any]], rank: int, ports: Any) -> None:  # noqa:
 
 
 def main(jobs: list[dict[str, Any]]) -> int:
-    """Run the jobs; return 1 as soon as one process fails, and end the others."""
+    """Run the jobs; as soon as one process fails, end the others and return 1."""
     fork = multiprocessing.get_context("fork")
     ports = fork.SimpleQueue()
     running = [
@@ -102,7 +102,7 @@ def main(jobs: list[dict[str, Any]]) -> int:
     ]
     for process in running:
         process.start()
-    # After the forks, as it starts threads.
+    # after the forks, because it starts threads
     store = torch.distributed.TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
     for _ in running:
         ports.put(store.port)

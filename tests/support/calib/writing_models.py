@@ -1,4 +1,4 @@
-"""A tiny model that has learnt to write chats and texts, some of which repeat themselves."""
+"""Make a tiny model that writes chats and texts, some of which repeat themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS = 120
 
 
 def save_writing_model(directory: Path) -> Path:
-    """Save a LLaMA that writes chats by TEMPLATE, and texts behind "<s>"."""
+    """Save a LLaMA that writes chats by TEMPLATE, and texts after "<s>"."""
     tokenizer = byte_tokenizer()
     ids = {token: tokenizer.token_to_id(token) for token in ("<s>", "<pad>", "</s>", "<|im_end|>")}
     torch.set_num_threads(1)

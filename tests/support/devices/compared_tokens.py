@@ -1,4 +1,4 @@
-"""Compare greedy texts of one bundle that was run in two ways, which may part at a tie."""
+"""Compare greedy texts of one bundle run in two ways, which may diverge at a tie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skipdec.runtime.tokens.outputs import CompletionOutput
 
 @dataclass(frozen=True)
 class TokenComparison:
-    """Counts of texts: equal, and parted at a tie; ``parted`` has a line for each other one."""
+    """Counts equal texts and those that diverge at a tie; ``parted`` has a line per other text."""
 
     compared: int
     equal: int
@@ -32,9 +32,9 @@ def margin(expected: CompletionOutput, position: int) -> float:
 def compare_tokens(
     found: list[CompletionOutput], expected: list[CompletionOutput], tolerance: float
 ) -> TokenComparison:
-    """Compare texts in order; a text may part where ``expected`` has a margin of ``tolerance``.
+    """Compare texts in order; a text may diverge where ``expected`` has a margin of ``tolerance``.
 
-    Depths must be equal up to there.
+    Depths must be equal up to that token.
     """
     equal = ties = 0
     parted = []

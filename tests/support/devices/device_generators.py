@@ -1,4 +1,4 @@
-"""Tiny bundles and backends on host-memory devices: ONNX Runtime's and a fake TensorRT's."""
+"""Open tiny bundles on host-memory devices, with ONNX Runtime and a fake TensorRT."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on_onnxruntime(
     exported: Exported,
     _: Path,
     structure: str,
-    **options: object,  # of the export
+    **options: object,  # of `export`
 ) -> tuple[EngineBundle, object]:
     backend = OrtRehearsalBackend(device=HostDevice())
     return EngineBundle.open(exported(structure, **options)), backend
@@ -37,7 +37,7 @@ def on_tensorrt(
     exported: Exported,
     directory: Path,
     structure: str,
-    **build: Any,  # noqa: ANN401  (of compile_bundle)
+    **build: Any,  # noqa: ANN401  (of `compile_bundle`)
 ) -> tuple[EngineBundle, object]:
     bundle = directory / "compiled"
     if not bundle.exists():
@@ -63,7 +63,7 @@ def device_of(generator: Generator) -> HostDevice:
 
 
 def slots_of(engine: RunningBatch) -> DeviceSlotStitcher:
-    """Return the slots of an engine of such a generator."""
+    """Return the slots of an engine of a generator of ``TARGETS``."""
     slots = engine._slots
     assert isinstance(slots, DeviceSlotStitcher)
     return slots

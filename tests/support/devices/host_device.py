@@ -1,4 +1,4 @@
-"""A rehearsal device that rejects all misuse and counts everything."""
+"""Provide a rehearsal device that rejects all misuse and counts all calls."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class HostDevice(RehearsalDevice):
 
     @property
     def allocated(self) -> frozenset[int]:
-        """Addresses of all memory that is still allocated."""
+        """Return the addresses of all allocated memory."""
         return frozenset(self._blocks)
 
     @property
     def pending(self) -> int:
-        """Number of operations that wait for ``synchronize``."""
+        """Return the number of operations that wait for ``synchronize``."""
         return len(self._queue)
 
     def allocate(self, nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Every backend with a tiny bundle: on the CPU, on a host device, on a GPU."""
+"""Load a tiny bundle in every backend: on the CPU, a host device and a GPU."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def real_tensorrt(
     backend = backend_class()
     options = TensorRtConfig(kv_buckets=(CAPACITY,))
     target = backend_class.target
-    # Heads of 16, as TensorRT fuses no float16 attention of smaller ones.
+    # Heads of 16, as TensorRT fuses no float16 attention with smaller ones.
     limits = {"max_seq_len": CAPACITY, "tensorrt": options}
     bundle = exported("untied", dtype="float16", target=target, **limits)
     return Loaded(EngineBundle.open(bundle), backend)
 
 
-# Each raises EnvironmentMismatchError on a machine that can't run it.
+# A backend raises EnvironmentMismatchError on a machine that can't run it.
 BACKENDS: dict[str, Callable[[Callable[..., Path], Path], Loaded]] = {
     "onnxruntime": lambda exported, _: Loaded(
         EngineBundle.open(exported("pre_norm")), OrtBackend()

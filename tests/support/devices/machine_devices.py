@@ -1,4 +1,4 @@
-"""Bundles opened on a device of host memory, and on CUDA where the machine has it."""
+"""Open bundles on a device of host memory, and on CUDA if the machine has a GPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from skipdec.engines.host.gpus import survey_gpus
 DEVICES = pytest.mark.parametrize(
     "device", ["rehearsal", pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-# Greatest difference between two numbers of one log-probability that rounding explains: on a CPU,
+# Largest difference between values of one log-probability that rounding explains: on a CPU,
 # float16 bundles of the tiny models differ from float32 ones by up to 0.0055.
 TOLERANCES = {"float32": 1e-3, "float16": 2e-2}
 
 
 def require_device(device: str) -> None:
-    """Skip the test on a machine without a GPU that is to use CUDA."""
+    """Skip a test that needs CUDA on a machine without a GPU."""
     if device == "cuda" and not survey_gpus().gpus:
         pytest.skip(f"this machine has no GPU ({survey_gpus().note})")
 
@@ -28,7 +28,7 @@ def require_device(device: str) -> None:
 def open_on(bundle: Path, device: str, **options: Any) -> Generator:  # noqa: ANN401
     """Open ``bundle`` on ``device``, or skip the test without a GPU.
 
-    ONNX Runtime's CUDA provider has no attention in float32: its refusal skips the test, too.
+    ONNX Runtime's CUDA provider has no float32 attention; its refusal also skips the test.
     """
     require_device(device)
     try:

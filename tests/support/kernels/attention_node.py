@@ -1,4 +1,4 @@
-"""One Attention node with its caches, and what it computes, in float64."""
+"""Run one Attention node with its caches, and compute its result in float64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONAL = ("inv_freq", "query_norm", "key_norm")
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """One node. ``inv_freq`` [R/2] and the norms [D] are initialisers; None: not an operand."""
+    """One node. ``inv_freq`` [R/2] and the norms [D] are initialisers; None omits the operand."""
 
     heads: int = 4
     kv_heads: int = 4
@@ -128,7 +128,7 @@ class Cache:
     _session: onnxruntime.InferenceSession | None = field(default=None, repr=False)
 
     def step(self, x: Array, write_indices: Sequence[int]) -> Array:
-        """Return y for packed tokens; the cache grows by them."""
+        """Append packed tokens to the cache and return y."""
         if self._session is None:
             self._session = self.node.session()
         binding = self._session.io_binding()
@@ -154,7 +154,7 @@ class Cache:
         return y
 
     def rows(self, name: str) -> Array:
-        """Return the cache's contents in float64: [B, M, T, D]."""
+        """Return the cache's contents [B, M, T, D] in float64."""
         array: Array = getattr(self, name)
         if self.node.dtype != "int8":
             return array.astype(np.float64)

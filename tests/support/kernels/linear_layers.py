@@ -1,4 +1,4 @@
-"""Layers of skipdec's linear operators, each with its exact definition in numpy."""
+"""Make layers of skipdec's linear operators, each with its exact definition in numpy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LinearLayer(ABC):
 
     @abstractmethod
     def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
-        """Assert that ``y`` is the result for ``x``; without GELU."""
+        """Assert that ``y`` is the result for ``x``, except for GELU."""
 
     def rows(self, count: int, seed: int = 0) -> Array:
         random = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ class LinearLayer(ABC):
     def session(
         self, residual: bool = False, threads: int = 1, **changed: Array | int
     ) -> onnxruntime.InferenceSession:
-        """Open the operator, with weights, attributes or the bias ``changed``."""
+        """Open the operator with ``changed`` weights, attributes or bias."""
         operator, constants, attributes = self.node()
         operands = ["x", *constants, "" if self.bias is None else "bias"]
         if self.bias is not None:
@@ -111,7 +111,7 @@ class QuantizedLayer(ExactLayer):
         return "QuantizedLinear", constants, {}
 
     def product(self, x: Array) -> Array:
-        """Compute in numpy, whose sums of integers and roundings are exact."""
+        """Compute in numpy, whose integer sums and roundings are exact."""
         row_scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
         with np.errstate(divide="ignore", invalid="ignore"):
             codes = np.nan_to_num(np.clip(np.rint(x / row_scale), -128, 127)).astype(np.int64)
@@ -174,7 +174,7 @@ class BlockLayer(ExactLayer):
         x_codes = np.rint(blocked * inverse[..., None])
         y = np.zeros((len(x), columns), np.float32)
         for block in range(blocks):
-            sums = x_codes[:, block] @ codes[:, block].T  # of integers, exact in float64
+            sums = x_codes[:, block] @ codes[:, block].T  # integers, exact in float64
             both = scale[:, block] * x_scale[:, block, None]
             y = fused_multiply_add(sums.astype(np.float32), both, y)
         return y

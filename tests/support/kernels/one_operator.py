@@ -1,4 +1,4 @@
-"""Sessions of one of skipdec's operators, and the instruction sets available here."""
+"""Open sessions of single operators, and list the instruction sets of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def available_instruction_sets() -> tuple[str, ...]:
-    """Return the instruction sets the library can run on here; none if it was not compiled."""
+    """Return the instruction sets that the library can use here; none if it was not compiled."""
     library = find_library()
     return () if library is None else library.instruction_sets
 
@@ -32,8 +32,8 @@ def operator_session(
 ) -> onnxruntime.InferenceSession:
     """Open a session of one node; ``operands`` are its inputs by position, "" for an omitted one.
 
-    Those in ``constants`` are initialisers, all others inputs of the graph, float32 if ``types``
-    does not say otherwise. Shapes are free.
+    Operands in ``constants`` are initialisers, all others inputs of the graph, float32 unless
+    ``types`` names another type. Shapes are free.
     """
     dtypes = types or {}
     node = helper.make_node(name, operands, outputs, domain=DOMAIN, **(attributes or {}))
@@ -53,7 +53,7 @@ def operator_session(
     library = find_library()
     assert library is not None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what is refused ends in an error
+    options.log_severity_level = 4  # a refusal is an error
     library.register(options, threads)
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

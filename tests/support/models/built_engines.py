@@ -1,4 +1,4 @@
-"""Single engines of tiny random models: weights, torch modules, and helpers to run them."""
+"""Build and run single engines of tiny random models and their torch modules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STRUCTURES: dict[str, dict[str, Any]] = {
         "activation_function": "gelu",
     },
     "untied": {"tie_word_embeddings": False},
-    "llama": {  # of the LLaMA family, with all that it may have
+    "llama": {  # of the LLaMA family, with every optional part
         "family": "llama",
         "num_kv_heads": 2,
         "head_dim": 16,
@@ -72,7 +72,7 @@ def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa
 
 
 class RandomReader:
-    """Reads every tensor of a model, and of a draft layer's joins, the same each time.
+    """Reads equal tensors of a model, and of a draft layer's joins, each time.
 
     Matrices are N(0, 0.2), vectors N(0, 0.1), norm weights around 1. ``reads`` counts the reads.
     """
@@ -144,7 +144,7 @@ class Session:
     def run_layer_in_place(
         self, hidden_states: Array, key: Array, value: Array, lengths: Array
     ) -> None:
-        """Run a layer with inputs and outputs in one memory, as decoding does.
+        """Run a layer with inputs and outputs in the same memory, as in decoding.
 
         ``lengths`` [B] is each row's total length, including these tokens, which are a whole prompt
         or one token of each row.
@@ -166,11 +166,11 @@ class Session:
 
 
 def optimised(model: Path | bytes, directory: Path) -> onnx.GraphProto:
-    """Return the graph that a CPU's session makes of ``model``, with a file in ``directory``."""
+    """Return the graph to which a CPU session optimises ``model``, via a file in ``directory``."""
     path = directory / "optimised.onnx"
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(path)
-    options.log_severity_level = 3  # it says that the file is for this machine
+    options.log_severity_level = 3  # the file is only for this machine
     onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return onnx.load(path, load_external_data=False).graph
 
@@ -205,7 +205,7 @@ def causal_mask(starts: Array, tokens: int, capacity: int) -> Array:
 def decode_ragged(
     model: ModelSpec, directory: Path, precision: PrecisionSpec
 ) -> list[tuple[Array, Array]]:
-    """Prefill rows of 5, 1 and 3 tokens, then two single tokens, in one memory.
+    """Prefill rows of 5, 1 and 3 tokens, then decode two single tokens in place.
 
     Returns (engine, module) hidden states of the valid positions, step by step. The engine's
     cache starts as NaN, the module's as zeros.

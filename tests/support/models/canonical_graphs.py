@@ -1,8 +1,8 @@
-"""Canonical graphs, each traced once: by a test process, and as long as what traces stays the same.
+"""Keep canonical graphs, so that each is traced once while the tracing code stays the same.
 
-``build/canonical_graphs`` keeps them between processes, under a digest of the code and of the
-packages that made them. A graph follows from an engine's module and its signature, so models share
-those in whose module they agree: one for candidates with every model of a vocabulary.
+``build/canonical_graphs`` keeps them between processes, under a digest of the code and packages
+that trace. A graph depends on an engine's module and signature, so models with equal modules share
+it: models of equal vocabularies have one graph for candidates.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from skipdec.exporter.graphs.trace import trace_engine
 
 _ROOT = Path(__file__).parents[3]
 _KEPT = _ROOT / "build" / "canonical_graphs"
-_CODE = (  # what traces and what keeps
+_CODE = (  # code that traces and that keeps
     *("engines/manifest", "exporter/architecture", "exporter/graphs/trace.py"),
     *("exporter/graphs/lowering.py", "tests/support/models/canonical_graphs.py"),
 )
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "pydantic")
 _LOADED: dict[str, ir.Model] = {}
-_ORDER = "initializers"  # metadata: their names in the traced order
+_ORDER = "initializers"  # metadata: initialisers' names in traced order
 
 
 def canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
@@ -53,9 +53,9 @@ def canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.
 
 @cache
 def _key(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> str:
-    """Return a digest of all that ``trace_engine`` reads: the module and the signature."""
+    """Return a digest of the module and the signature, which ``trace_engine`` reads."""
     module = engine_module(kind, model, getattr(torch, dtype))
-    torchs_own = vars(torch.nn.Module()).keys()  # the tables of parameters, of hooks and such
+    torchs_own = vars(torch.nn.Module()).keys()  # tables of parameters, hooks and the like
     read = [repr(canonical_signature(kind, model, dtype))]
     for name, part in module.named_modules():
         values = {key: value for key, value in vars(part).items() if key not in torchs_own}
@@ -67,7 +67,7 @@ def _key(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> str:
 
 
 def _stable(value: object) -> str:
-    """Return a text of an attribute that is the same in every process."""
+    """Return a text of an attribute that is equal in every process."""
     if callable(value):
         assert getattr(value, "__closure__", None) is None, value
         return f"{value.__module__}.{value.__qualname__}"
@@ -77,7 +77,7 @@ def _stable(value: object) -> str:
 
 @cache
 def _directory() -> Path:
-    """Return where graphs of this code and these packages are kept; those of others are deleted."""
+    """Return the directory for this code and these packages, after deleting all others."""
     made_by = hashlib.sha256("".join(f"{name} {version(name)}\n" for name in _PACKAGES).encode())
     for name in _CODE:
         path = _ROOT / name

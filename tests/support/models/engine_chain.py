@@ -1,4 +1,4 @@
-"""A whole model of the LLaMA family as a chain of its torch modules: no graph is traced."""
+"""Run a whole LLaMA-family model as a chain of torch modules, without traced graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipdec.exporter.architecture.weights import TensorReader
 
 
 class StateReader:
-    """Reads the tensors of a model of Hugging Face's by their names in a checkpoint."""
+    """Reads the tensors of a Hugging Face model by their names in a checkpoint."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         state = model.state_dict()
@@ -37,7 +37,7 @@ def chain_logits(
 ) -> Tensor:
     """Return logits [P, V] of one row of P tokens, fed in consecutive ``parts`` over caches.
 
-    ``slip`` is a mistake: it is added to the positions of all parts but the first.
+    ``slip`` simulates a mistake; it is added to the positions of all parts but the first.
     """
     layers = range(model.num_layers)
     embed, head = (

@@ -1,4 +1,4 @@
-"""Types of the fixtures that most tests begin with."""
+"""Define the types of fixtures that most tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles with a real manifest and empty engines: enough for everything but running."""
+"""Make bundles with a real manifest and empty engines, for tests that don't run engines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def hollow_manifest(num_layers: int, **precision: Any) -> Manifest:  # noqa: ANN
 
 
 def write_hollow_bundle(target: Path, schedule: ExitSchedule, **changes: object) -> EngineBundle:
-    """Publish a hollow bundle of ``schedule.num_layers`` layers and ``changes`` of its manifest."""
+    """Publish a hollow bundle for ``schedule`` with ``changes`` to its manifest."""
     manifest = hollow_manifest(schedule.num_layers)
     with BundleWriter(target) as writer:
         for record in manifest.files:

@@ -1,4 +1,4 @@
-"""A verifier without a process, for tests of what is verified."""
+"""Verify in this process, for tests of verification itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliberate damage: copies of bundles with one parameter or one graph changed."""
+"""Damage copies of bundles by changing one parameter or one graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file below ``directory``, by its path there."""
+    """Return the SHA-256 of each file below ``directory`` by relative path."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in directory.rglob("*")
@@ -28,7 +28,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def copy_bundle(bundle: Path, directory: Path) -> Path:
-    """Return a copy that may be changed; takes milliseconds for tiny float32 bundles."""
+    """Return a copy that may be changed; tiny float32 bundles take milliseconds."""
     return Path(shutil.copytree(bundle, directory / bundle.name))
 
 
@@ -76,7 +76,7 @@ def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None
 
 
 def reseal(bundle: Path, **changes: object) -> None:
-    """Make the manifest match the files, with ``changes`` of its fields."""
+    """Make the manifest match the files, with ``changes`` to its fields."""
     manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
     files = tuple(file_record(bundle, record.path) for record in manifest.files)
     changed = manifest.model_copy(update={"files": files, **changes}).with_digest()
@@ -84,6 +84,6 @@ def reseal(bundle: Path, **changes: object) -> None:
 
 
 def narrow_window(graph: onnx.GraphProto) -> None:
-    """Show each token only itself and the one before."""
+    """Let each token attend only to itself and the token before."""
     (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
     attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))

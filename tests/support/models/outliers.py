@@ -1,4 +1,4 @@
-"""Checkpoints with outlier channels, which exceed int8 with one scale per token."""
+"""Make checkpoints with outlier channels, which exceed int8 with one scale per token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from transformers import OPTForCausalLM
 
 
 def plant_outliers(checkpoint: Path, directory: Path, factor: float = 200) -> Path:
-    """Save the same model in ``directory`` with one large channel behind each norm.
+    """Save the same model in ``directory`` with one large channel after each norm.
 
-    The weights behind the norm undo it, so that nothing changes in float.
+    The weights after the norm cancel the factor, so that nothing changes in float.
     """
     model = OPTForCausalLM.from_pretrained(checkpoint)
     with torch.no_grad():

@@ -1,9 +1,9 @@
-"""The verifying process, where a quota allows it fewer processors than there are."""
+"""Run the verifying process under a quota below the number of processors."""
 
 from skipdec.engines.host import processor
 
 processor.processor_quota = lambda: 1.0
 
-from skipdec.exporter.verification.worker import main  # noqa: E402  (with the quota)
+from skipdec.exporter.verification.worker import main  # noqa: E402  (after setting the quota)
 
 main()

@@ -1,4 +1,4 @@
-"""A literal reference of skipped decoding: no KV cache, one row, plain torch.
+"""Decode with skipping literally: without KV cache, one row, in plain torch.
 
 Every position recomputes everything. Position p runs the layers ``depths[p]``; in each layer a
 token attends to itself and to the earlier tokens that run this layer.
@@ -40,12 +40,12 @@ def linear_plan(
 
 
 def full_plan(num_layers: int) -> Plan:
-    """Return a plan that always runs every layer."""
+    """Return a plan that runs every layer for every token."""
     return lambda index: range(num_layers)
 
 
 def decaying_prompt(num_layers: int, maximum: int, sets: Callable[[int], Sequence[int]]) -> Prompt:
-    """Return layers of prompt tokens, falling to ``maximum``, chosen by ``sets(budget)``."""
+    """Return a plan of prompt tokens whose budgets fall to ``maximum``; ``sets`` chooses layers."""
 
     def plan(index: int, length: int) -> Sequence[int]:
         if length == 1:
@@ -88,12 +88,12 @@ def reference_logits(
 
 
 def family_of(model: PreTrainedModel) -> OptParts | RotaryParts:
-    """Return what a model computes before, between and behind its layers."""
+    """Return the parts of a model that run before, between and after its layers."""
     return OptParts(model) if model.config.model_type == "opt" else RotaryParts(model)
 
 
 class OptParts:
-    """What precedes and follows the layers of an OPT; its layers know no positions."""
+    """Computes what precedes and follows the layers of an OPT, which use no positions."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = model.model.decoder
@@ -114,7 +114,7 @@ class OptParts:
 
 
 class RotaryParts:
-    """What precedes and follows the layers of a LLaMA; they rotate by position in the row."""
+    """Computes what precedes and follows the layers of a LLaMA, which rotate by position."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = model.model
@@ -135,7 +135,7 @@ class RotaryParts:
 def reference_greedy(
     model: PreTrainedModel, prompt: Sequence[int], plan: Plan, num_tokens: int
 ) -> list[int]:
-    """Continue greedily with exactly ``num_tokens`` tokens."""
+    """Continue greedily for exactly ``num_tokens`` tokens."""
     generated: list[int] = []
     for _ in range(num_tokens):
         generated.append(int(reference_logits(model, prompt, generated, plan)[-1].argmax()))
@@ -150,7 +150,7 @@ def assert_same_greedy_tokens(
     expected: Iterable[int],
     tolerance: float = 1e-4,
 ) -> None:
-    """Assert equal tokens up to a tie: logits of both candidates within ``tolerance``.
+    """Assert equal tokens up to a tie, where both candidates' logits are within ``tolerance``.
 
     After a tie the rows read different texts, so the comparison ends there.
     """

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of every structure, as Hugging Face saves them."""
+"""Make tiny random checkpoints of every structure, as Hugging Face saves them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-# What each structure of OPT changes in BASE. Sizes differ so that swapped ones can't go unnoticed.
+# What each structure of OPT changes in BASE. Sizes differ so that a swap shows.
 STRUCTURES: dict[str, dict[str, object]] = {
     "pre_norm": {},
     "post_norm": {  # opt-350m: norms after the residual, embeddings narrower, no final norm
@@ -38,7 +38,7 @@ BASE: dict[str, object] = {
 }
 
 
-# Structures of the LLaMA family, and what each changes in LLAMA_BASE.
+# What each structure of the LLaMA family changes in LLAMA_BASE.
 LLAMA_STRUCTURES: dict[str, dict[str, object]] = {
     "llama": {  # biases everywhere, a tied head, scaled rotation, three queries per key
         "model_type": "llama",
@@ -84,7 +84,7 @@ LLAMA_BASE: dict[str, object] = {
     "eos_token_id": 2,
     "pad_token_id": None,
 }
-# LLaMA's relatives, and what each changes in LLAMA_BASE beside its model type.
+# What each relative of LLaMA changes in LLAMA_BASE besides its model type.
 LLAMA_RELATIVES: dict[str, dict[str, object]] = {
     "mistral": {"sliding_window": 32},
     "qwen2": {"head_dim": 8},

@@ -12,7 +12,7 @@ from skipdec.exporter.verification.report import VerificationReport, Verificatio
 
 
 def verified(bundle: Path, checkpoint: Path, **options: Any) -> VerificationReport:  # noqa: ANN401
-    """Compare ``bundle`` with ``checkpoint``; ``options``: those of the request."""
+    """Compare ``bundle`` with ``checkpoint``; ``options`` are fields of the request."""
     source = CheckpointSource(model=str(checkpoint))
     request = VerificationRequest(directory=bundle, source=source, **options)
     return verify_bundle(request, Events())

@@ -1,4 +1,4 @@
-"""Changing a bundle's JSON documents so that their digests and records still hold."""
+"""Change a bundle's JSON documents and keep their digests and records valid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def edit(bundle: Path, name: str, change: Edit) -> None:
 
 
 def reseal(bundle: Path, name: str) -> None:
-    """Bring the manifest's record of the file ``name`` up to date."""
+    """Update the manifest's record of the file ``name``."""
     record = file_record(bundle, name).model_dump()
     edit(bundle, "manifest.json", lambda manifest: _record(manifest, name).update(record))
 
@@ -35,7 +35,7 @@ def _record(manifest: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def add_ngrams(bundle: Path, content: str) -> None:
-    """Give a bundle the file of n-grams ``content``."""
+    """Add a file of n-grams with ``content`` to a bundle."""
     (bundle / NGRAMS_NAME).write_text(content)
     record = file_record(bundle, NGRAMS_NAME).model_dump()
 
@@ -47,9 +47,9 @@ def add_ngrams(bundle: Path, content: str) -> None:
 
 
 def add_drafts(manifest: dict[str, Any]) -> None:
-    """Add a draft layer that scores 32 tokens, and a head of 64, on files of layer 1 and the head.
+    """Add a draft layer scoring 32 tokens and a head of 64 that reuse files of other engines.
 
-    The graphs are others' own, so readers may read the manifest, and run nothing of it.
+    The graphs belong to layer 1 and the head, so a test may read the manifest but not run it.
     """
 
     def another(index: int, **changes: object) -> dict[str, Any]:

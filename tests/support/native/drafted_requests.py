@@ -1,4 +1,4 @@
-"""Requests of every kind for both runtimes, and what drafts came to in them."""
+"""Make requests of every kind for both runtimes, and count their drafts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runtimes import Asked, Made
 
 from skipdec import SamplingParams
 
-ALONE = 1 << 20  # deltas that never come: a request starts when those before have ended
+ALONE = 1 << 20  # deltas that never come: a request starts when the earlier ones have ended
 BASE = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 KINDS = (
     {},
@@ -23,12 +23,12 @@ KINDS = (
 
 
 def draw_prompt(length: int) -> list[int]:
-    """Draw a prompt, always the same of this length."""
+    """Draw a prompt that depends only on ``length``."""
     return np.random.default_rng(length).integers(4, 131, length).tolist()
 
 
 def of_every_kind(prompts: Sequence[list[int]], schedule: str) -> list[Asked]:
-    """Return requests of each kind and prompt, one after the other."""
+    """Return requests of each kind and prompt that run one after another."""
     return [
         Asked(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
         for kind in KINDS

@@ -121,7 +121,7 @@ def _cmake(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-if __name__ == "__main__":  # for scripts: its path, or nothing and why
+if __name__ == "__main__":  # for scripts: print the path, or the reason for having none
     try:
         print(built_program(sys.argv[1]))
     except pytest.skip.Exception as reason:

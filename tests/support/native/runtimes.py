@@ -1,4 +1,4 @@
-"""One driver for both runtimes: the same requests, the same form of results."""
+"""Drive both runtimes with equal requests, and return results in one form."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class NativeRuntime:
 
     bundle: Path
     num_layers: int
-    horizon: int | None = None  # of presets without one, where the bundle's own schedule has one
+    horizon: int | None = None  # for presets without one, if the bundle's schedule has a horizon
 
     def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]:
         answers = run_native(self.bundle, [self._line(each) for each in requests], **options)
@@ -94,7 +94,7 @@ class NativeRuntime:
 
 
 def native_params(params: SamplingParams) -> dict[str, Any]:
-    """Return parameters for generate.cpp: those that were given and are not None."""
+    """Return the parameters for generate.cpp that were given and are not None."""
     given = params.model_dump(mode="json", exclude_unset=True)
     return {name: value for name, value in given.items() if value is not None}
 
@@ -113,7 +113,7 @@ def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object)
 
 
 def native_refusal(bundle: Path, **options: object) -> tuple[str, str]:
-    """Return the code and words with which libskipdec refuses to open ``bundle``."""
+    """Return the code and message with which libskipdec refuses to open ``bundle``."""
     done = _generate(bundle, (), options)
     assert done.returncode == 1, done.stdout
     code, words = done.stderr.strip().split(": ", 1)
@@ -137,7 +137,7 @@ def _generate(
 def both(
     bundle: Path, *, horizon: int | None = None, draft: str | None = None
 ) -> Iterator[tuple[Runtime, Runtime]]:
-    """Return Python's runtime, which uses ``draft``, and libskipdec on the same bundle."""
+    """Yield Python's runtime, which uses ``draft``, and libskipdec on the same bundle."""
     with Generator.open(bundle, threads=1, draft=draft) as generator:
         native = NativeRuntime(bundle, generator.model.num_layers, horizon)
         yield PythonRuntime(generator), native

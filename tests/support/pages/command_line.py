@@ -1,4 +1,4 @@
-"""The command line in this process, and in one of its own."""
+"""Run the command line in this process or in its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SKIPDEC = (sys.executable, "-c", "from skipdec.cli import main; main()")
 
 
 def run(*arguments: object, **options: Any) -> Result:  # noqa: ANN401
-    """Run ``skipdec`` in this process; ``options`` are those of Typer's runner, such as input."""
+    """Run ``skipdec`` in this process; ``options`` go to Typer's runner, such as ``input``."""
     return CliRunner().invoke(build_app(), [str(each) for each in arguments], **options)
 
 
@@ -31,6 +31,6 @@ def config(**fields: Any) -> tuple[str, str]:  # noqa: ANN401
 
 
 def run_process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run ``skipdec`` in a process of its own, which may set the shared thread pool."""
+    """Run ``skipdec`` in its own process, which may set the shared thread pool."""
     command = [*SKIPDEC, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

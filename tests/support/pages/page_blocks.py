@@ -60,14 +60,14 @@ def skipdec_commands(shell: str) -> list[tuple[str, ...]]:
 def run_commands(
     commands: Iterable[tuple[str, ...]], directory: Path
 ) -> dict[tuple[str, ...], str]:
-    """Run each command in one process that imports torch once; return what each printed."""
+    """Run the commands in one process, which imports torch once; return each one's output."""
     distinct = list(dict.fromkeys(commands))
     printed = run_python(_RUN, directory, stdin=json.dumps(distinct))
     return dict(zip(distinct, json.loads(printed), strict=True))
 
 
 def run_python(program: str, directory: Path, stdin: str = "") -> str:
-    """Run a program in its own process and return what it printed."""
+    """Run a program in its own process and return its output."""
     result = subprocess.run(
         [sys.executable, "-c", program],
         input=stdin,

@@ -1,4 +1,4 @@
-"""What a command shows of a report: as JSON, and as text on a console."""
+"""Show a report as a command does, as JSON or as text on a console."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skipdec.engines.host.console import Part, json_text
 
 
 def as_json(document: object) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return what reads back of a report's JSON, which must be strict."""
+    """Return a report after a round trip through strict JSON."""
     text = json_text(document)
     assert json.dumps(json.loads(text), allow_nan=False)
     return json.loads(text)

@@ -1,4 +1,4 @@
-"""Requests of any kind to a bundle with a tokenizer, and all that must be equal of their texts."""
+"""Run requests of any kind on a bundle with a tokenizer, and compare their texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def greedy(max_tokens: int, **options: object) -> SamplingParams:
 
 
 def fields(one: CompletionOutput) -> tuple[object, ...]:
-    """Return all fields of a completion but its times and drafts."""
+    """Return all fields of a completion except its times and drafts."""
     return (
         one.text,
         one.token_ids,

@@ -1,4 +1,4 @@
-"""A tiny bundle with a tokenizer, and HTTP servers of it in a thread of this process."""
+"""Serve a tiny bundle with a tokenizer over HTTP in a thread of this process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBu
 from skipdec.runtime.serving.messages import Begun
 from skipdec.runtime.serving.queue import RequestQueue
 
-ROWS = 2  # that run at once
-_PAUSE = 0.005  # s between two looks, which leaves the processor to what is waited for
+ROWS = 2  # running at once
+_PAUSE = 0.005  # s between polls, which leave the processor to the server
 
 
 def export_tiny(checkpoint: Path, directory: Path) -> Path:
-    """A bundle of 6 layers named tiny with a tokenizer of bytes; its schedule is 2x, horizon 4."""
+    """Export a bundle ``tiny`` of 6 layers with a byte tokenizer and schedule 2x, horizon 4."""
     made = export_text_bundle(checkpoint, directory, quantize="int8", kernels="auto")
     return made.rename(made.with_name("tiny"))
 
@@ -39,7 +39,7 @@ def open_tiny(path: Path) -> Generator:
 
 
 def logged(caplog: pytest.LogCaptureFixture, *request_ids: str) -> list[logging.LogRecord]:
-    """Wait for the lines of these requests: each comes when its answer has been sent."""
+    """Wait for the log lines of these requests, each written after its answer was sent."""
     until = monotonic() + 30
     while True:
         lines = {
@@ -52,7 +52,7 @@ def logged(caplog: pytest.LogCaptureFixture, *request_ids: str) -> list[logging.
 
 
 class Running:
-    """A server that runs, and a client of plain HTTP."""
+    """A running server and a plain HTTP client."""
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server
@@ -86,7 +86,7 @@ class Running:
 def in_thread(
     opener: Callable[[Path], Generator] = open_tiny, max_waiting: int = 256, **options: str
 ) -> OpenEngine:
-    """Opens engines in threads of this process, whose steps tests can hold."""
+    """Open engines in threads of this process, whose steps tests can hold."""
 
     @asynccontextmanager
     async def opened(bundle: ServedBundle) -> AsyncIterator[AsyncEngine]:
@@ -107,7 +107,7 @@ def serving(
     wait: bool = True,
     **config: object,
 ) -> Iterator[Running]:
-    """A server of ``bundles``, ready unless ``wait`` is False, stopped when the block is left."""
+    """Serve ``bundles`` inside the block, ready at its start unless ``wait`` is False."""
     server = HttpServer(bundles, open_engine or in_thread(), ServerConfig(port=0, **config))
     thread = Thread(target=server.run, daemon=True)
     thread.start()
@@ -128,7 +128,7 @@ def serving(
 
 @contextmanager
 def connected(server: Running, receive_buffer: int | None = None) -> Iterator[socket.socket]:
-    """A plain connection to the server, which is closed when the block is left."""
+    """Open a plain connection to the server inside the block."""
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     with socket.socket() as client:
         if receive_buffer is not None:
@@ -140,9 +140,9 @@ def connected(server: Running, receive_buffer: int | None = None) -> Iterator[so
 
 @contextmanager
 def held_steps() -> Iterator[Event]:
-    """Engines of this process wait in their next step of texts that run, until the end.
+    """Make engines of this process wait in their next step of running texts inside the block.
 
-    Yields an event that is set as soon as one of them waits.
+    Yields an event that is set as soon as an engine waits.
     """
     with _held(RunningBatch, "step", lambda batch: batch.running_rows > 0) as waits:
         yield waits
@@ -150,7 +150,7 @@ def held_steps() -> Iterator[Event]:
 
 @contextmanager
 def held_prompts() -> Iterator[Event]:
-    """Engines of this process wait, until the end, when a prompt is about to run."""
+    """Make engines of this process wait before they run a prompt, inside the block."""
     with _held(RequestQueue, "take", lambda _, message: isinstance(message, Begun)) as waits:
         yield waits
 

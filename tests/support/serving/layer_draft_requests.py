@@ -1,4 +1,4 @@
-"""Requests of any kind, depth and length of text, which layers of their model draft for."""
+"""Run requests of any kind, depth and length, drafted by layers of their model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random_requests import run_all
 from skipdec import EngineStats, Generator, SamplingParams
 from skipdec.runtime.tokens.outputs import CompletionOutput
 
-SAME = "constant:max=3"  # runs the layers 0, 4, 5 of ends:3
+SAME = "constant:max=3"  # runs layers 0, 4, 5, like ends:3
 SCHEDULES = ("full", SAME, "linear:max=5,min=2,horizon=12", "linear:max=5,min=4,horizon=30", SAME)
 params = partial(greedy, max_tokens=30)
 PENALTIES = {"presence_penalty": 0.6, "repetition_penalty": 1.2, "frequency_penalty": 0.2}

@@ -1,4 +1,4 @@
-"""Costs of passes as an engine has them that measured each often enough."""
+"""Make the costs of passes that an engine has after measuring each often enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that is NaN until something is written there: of caches, and of devices."""
+"""Fill new memory of caches and devices with NaN."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skipdec.runtime.kv.buffers import BufferPool
 
 
 def poison_caches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Fill new memory of caches with bytes that are NaN in every type; return its users so far."""
+    """Fill new cache memory with bytes that are NaN in every type; return a list of its users."""
     acquire, users = BufferPool.acquire, list[str]()
 
     def poisoned(self: BufferPool, nbytes: int, user: str = "") -> object:
@@ -27,7 +27,7 @@ def poison_caches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def poison_devices(monkeypatch: pytest.MonkeyPatch, value: int = 0xFF) -> None:
     """Fill new memory of devices with ``value``, by default NaN in every type; caches with 0x46.
 
-    That is 6.3 in float16 and 12,690 in float32: attention multiplies by 0 what lies behind a row.
+    0x46 is 6.3 in float16 and 12,690 in float32: attention multiplies memory after a row by 0.
     """
     allocate, acquire = DeviceMemory.allocate, BufferPool.acquire
 

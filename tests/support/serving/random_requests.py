@@ -1,4 +1,4 @@
-"""Random requests for a running batch, and what they write there and alone."""
+"""Run random requests in a running batch and alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wanted:
     prompt: list[int]
     params: SamplingParams
     schedule: str | None
-    arrival: int  # step of the engine
+    arrival: int  # the engine's step
 
     def alone(self, generator: Generator) -> RequestOutput:
         return generator.generate([self.prompt], self.params, schedule=self.schedule)[0]
@@ -75,6 +75,6 @@ def texts(output: RequestOutput) -> list[tuple[tuple[int, ...], tuple[int, ...],
 
 
 def run_all(engine: RunningBatch) -> None:
-    """Until nothing runs or waits."""
+    """Step until no request runs or waits."""
     while engine.is_busy:
         engine.step()

@@ -1,8 +1,8 @@
-"""A worker that a prompt's first token steers: ``python -m steered_worker`` as the real one.
+"""Run a worker that a prompt's first token steers: ``python -m steered_worker``.
 
-HOLD: while it runs no text gets on, though others begin. STUCK: no step ends while it runs. DIE:
-the process is killed in its first step. RAISE: a bug that is no text's fault. All of this after its
-first token was told.
+While a HOLD request runs, no text advances, but others may begin. While a STUCK request runs, no
+step ends. DIE kills the process in the request's first step. RAISE raises an error that no text
+causes. Each takes effect after the request's first token was sent.
 """
 
 from __future__ import annotations

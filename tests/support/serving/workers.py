@@ -1,4 +1,4 @@
-"""Workers of tiny bundles whose steps a prompt steers, and what tests ask of them."""
+"""Open workers of tiny bundles whose steps a prompt steers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def settings(bundle: Path, **options: object) -> WorkerSettings:
 async def steered(
     bundle: Path, policy: RestartPolicy = AT_ONCE, max_waiting: int = 256, **options: object
 ) -> AsyncIterator[ProcessEngine]:
-    """An engine whose worker the first token of a prompt steers."""
+    """Open an engine whose worker is steered by a prompt's first token."""
     asked = settings(bundle, max_waiting=max_waiting, **options)
     async with ProcessEngine.opened(asked, policy, worker_module="steered_worker") as engine:
         yield engine
 
 
 async def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for what other threads and processes do."""
+    """Wait until other threads or processes make ``is_so`` true."""
     end = monotonic() + seconds
     while not is_so():
         assert monotonic() < end
-        await asyncio.sleep(0.001)  # leaves the processor to them
+        await asyncio.sleep(0.001)  # leaves the processor to others

@@ -1,4 +1,4 @@
-"""Bundles of plans for the fake TensorRT, made from bundles with canonical graphs."""
+"""Make bundles of plans for the fake TensorRT from bundles with canonical graphs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A TensorRT that runs on a HostDevice: plans name ONNX graphs for ONNX Runtime.
+"""Fake TensorRT on a HostDevice, with plans that name ONNX graphs for ONNX Runtime.
 
-It has only names that the real library has, refuses what that refuses, and does the work when the
+The fake has only names of the real library, has the same refusals, and does the work when the
 device executes it. ``fake_plans.py`` makes bundles of such plans.
 """
 
@@ -95,7 +95,7 @@ class FakeTensorRt:
         if graph not in self.sessions:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
-            options.log_severity_level = 3  # it says for each step that caches are copied
+            options.log_severity_level = 3  # it would warn of copied caches at each step
             providers = ["CPUExecutionProvider"]
             self.sessions[graph] = onnxruntime.InferenceSession(graph, options, providers)
         return self.sessions[graph]
@@ -180,11 +180,11 @@ class _Context:
         self.shapes: dict[str, Shape] = {}
         self.addresses: dict[str, int] = {}
         self.scratch = (0, 0)
-        self.changes = 0  # of anything that a captured run depends on
+        self.changes = 0  # changes of state that a captured run depends on
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         self.changes += 1
-        self.shapes.clear()  # as the real one does
+        self.shapes.clear()  # like the real library
         self.active_optimization_profile = profile_index
         known = profile_index < self.engine.num_optimization_profiles
         return known and stream_handle == self.engine.trt.device.stream

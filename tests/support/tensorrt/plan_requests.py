@@ -1,4 +1,4 @@
-"""Requests for TensorRT plans of single engines of tiny random models."""
+"""Make requests for TensorRT plans of single engines of tiny random models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FP16 = PrecisionSpec(dtype="float16")
 
 
 def fusible_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa: ANN401
-    """Return ``tiny_spec`` with heads of 16, as TensorRT fuses no attention with smaller ones."""
+    """Return ``tiny_spec`` with heads of 16, because TensorRT fuses no smaller ones."""
     return tiny_spec(structure, **{"hidden_size": 64, **changes})
 
 

@@ -1,7 +1,7 @@
-"""Real plans, each built once by a test process; later builds of equal engines copy it.
+"""Build each real plan once per test process and copy it for later equal engines.
 
-A plan takes a process that loads TensorRT. Tests of exports build the same engines again, and are
-about what is done with the plans.
+Building takes a process that loads TensorRT. Tests of exports build the same engines repeatedly,
+but test how the plans are used.
 """
 
 from __future__ import annotations

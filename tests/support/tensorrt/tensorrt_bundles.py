@@ -1,4 +1,4 @@
-"""A tiny model that TensorRT's builder accepts, and the build requests of tests."""
+"""Make a tiny model that TensorRT's builder accepts, and configurations of its export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skipdec.exporter.config import ExportConfig
 
 TARGET = "tensorrt-rtx"
 ENGINES = ("embed", "layer_000", "layer_001", "head", "candidates")
-# One bucket, so that a model of 2 layers is 5 plans.
+# With one bucket, a model of 2 layers has 5 plans.
 TENSORRT: dict[str, Any] = {"gpu_arch": "8.9", "kv_buckets": [64]}
 
 
@@ -47,7 +47,7 @@ def export_config(model: Path, output: Path, **options: Any) -> ExportConfig:  #
 
 
 class Watched(Events):
-    """Records engines reused from an earlier run; can interrupt during a plan."""
+    """Records engines reused from an earlier run, and can interrupt the build of a plan."""
 
     def __init__(self, interrupt_in: str | None = None, after: int = 5) -> None:
         self.resumed: set[str] = set()

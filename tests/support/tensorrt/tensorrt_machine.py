@@ -1,4 +1,4 @@
-"""A host device with a fake TensorRT on it, and plans for it."""
+"""Provide a host device with a fake TensorRT, and plans."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Machine:
         return self.backend.load(bundle, spec)
 
     def tensors(self, spec: EngineSpec, rows: int, step: int = 1, gathered: int = 1) -> Tensors:
-        """Return zeros of the right shapes; past and present are the same."""
+        """Return zeros of the right shapes; past and present are the same tensors."""
         sizes = {"B": rows, "S": step, "T": CAPACITY, "R": gathered}
         tensors: Tensors = {}
         for tensor in (*spec.inputs, *spec.outputs):

@@ -3,10 +3,10 @@
 TensorRT's objects are untyped in our code, so a name is attributed to a class by these rules:
 
 1. ``trt`` and ``library.module`` are the module: ``trt.X.Y`` is the name ``Y`` of its class ``X``.
-2. What a variable, parameter or attribute of a known name holds is told by ``VARIABLES``, unless
-   the function annotates it with a type of ours.
-3. What a call or property of such an object returns is told by ``RETURNS``.
-4. A variable that one of these is assigned to holds the same.
+2. ``VARIABLES`` gives the class of a variable, parameter or attribute by its name, unless the
+   function annotates it with a type of ours.
+3. ``RETURNS`` gives the class that a call or property of such an object returns.
+4. A variable to which such an object is assigned has the same class.
 5. The public methods of a class that derives from ``trt.X`` override methods of ``X``.
 """
 
@@ -126,7 +126,7 @@ class _Finder(ast.NodeVisitor):
         self.uses.append(Use(owner, name, ".".join(self._scopes), line))
 
     def _class_of(self, node: ast.expr) -> str | None:
-        """Return the TensorRT class that an expression is, or is an instance of; else None."""
+        """Return the TensorRT class that an expression names or is an instance of, or None."""
         match node:
             case ast.Name(id=name):
                 return self._held[-1].get(name, VARIABLES.get(name))
@@ -140,7 +140,7 @@ class _Finder(ast.NodeVisitor):
                     return None
                 if name in RETURNS:
                     return RETURNS[name]
-                # Classes are capitalised, and so are the members of enums, which are instances.
+                # Classes are capitalised, as are members of enums, which are instances.
                 return (
                     f"{owner}.{name}".lstrip(".")
                     if name[0].isupper() and not name.isupper()

@@ -1,4 +1,4 @@
-"""Chat templates in the styles of published models, written for tests, and a tokenizer for them."""
+"""Provide chat templates in the styles of published models, and a tokenizer for them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ SPECIAL_TOKENS = (
 def byte_tokenizer(
     *, adds_bos: bool = True, special_tokens: Sequence[str] = SPECIAL_TOKENS
 ) -> Tokenizer:
-    """Return a tokenizer of special tokens, ids from 0, and of one token for each byte."""
+    """Return a tokenizer of special tokens, from id 0, and one token per byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate((*special_tokens, *alphabet))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

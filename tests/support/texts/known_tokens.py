@@ -1,4 +1,4 @@
-"""Known texts fed to a slot stitcher in passes of one or several tokens per row."""
+"""Feed known texts to a slot stitcher in passes of one or several tokens per row."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KnownText:
 
 
 def _draw_texts(seed: int, count: int) -> list[KnownText]:
-    """Draw ``count`` texts, each with the next of SCHEDULES, with about 24 tokens to continue."""
+    """Draw ``count`` texts that continue for about 24 tokens, with SCHEDULES in turn."""
     rng = random.Random(seed)
     return [
         KnownText(
@@ -92,7 +92,7 @@ def together(texts: Sequence[KnownText], width: int, seed: int) -> list[Operatio
     """
     rng = random.Random(seed)
     waiting, operations = list(enumerate(texts)), list[Operation]()
-    position: dict[int, int] = {}  # of the next token of each row that runs
+    position: dict[int, int] = {}  # position of each running row's next token
     while waiting or position:
         while waiting and len(position) < 4 and rng.random() < 0.6:
             row, text = waiting.pop(0)
@@ -152,10 +152,10 @@ def beside_the_last_position(capacity: int) -> tuple[list[KnownText], list[Opera
 def known_bits(
     texts: Sequence[KnownText], operations: Sequence[Operation], logits: Sequence[Sequence[str]]
 ) -> Bits:
-    """Return what each position of the texts gave; it must be the same wherever it was fed again.
+    """Return the bits of each position of the texts, which must be equal whenever it is fed again.
 
     ``logits``: for each step, those of all tokens that it fed. Tokens that are not the text's, and
-    those behind them, are left out.
+    those after them, are left out.
     """
     bits: Bits = {}
     steps = [operation["step"] for operation in operations if "step" in operation]
@@ -222,7 +222,7 @@ def bits_alone(stitcher: FedStitcher) -> Bits:
 
 
 class Drafting(FedStitcher):
-    """Drafts before each pass: some rows, some tokens each, through layers that the rows run."""
+    """Drafts some tokens of some rows before each pass, through layers that the rows run."""
 
     def __init__(self, stitcher: FedStitcher, seed: int) -> None:
         vars(self).update(vars(stitcher))
@@ -290,7 +290,7 @@ def _begin(row: int, text: KnownText) -> Operation:
 
 
 def _fed(row: int, text: KnownText, position: int, tokens: Sequence[int]) -> dict[str, Any]:
-    index = position - len(text.prompt)  # of the generated token that is fed
+    index = position - len(text.prompt)  # index of the generated token
     return {
         "row": row,
         "tokens": list(tokens),
@@ -307,7 +307,7 @@ def assert_close(
     wanted: Bits,
     atol: float,
 ) -> int:
-    """Compare the logits of true tokens in ``fed`` with ``wanted``; return how many there were."""
+    """Compare the logits of true tokens in ``fed`` with ``wanted``; return their number."""
     compared = 0
     steps = [each["step"] for each in operations if "step" in each]
     for step, given in zip(steps, fed, strict=True):

@@ -1,4 +1,4 @@
-"""What a bundle's draft layer guesses, computed literally: each chain anew, in its own caches."""
+"""Compute guesses of a bundle's draft layer literally, each chain anew in its own caches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skipdec.runtime.stitching.protocol import run_once
 
 
 class LiteralDrafts:
-    """Guesses of the draft layer of the bundle at ``path``, without slots, passes or batches."""
+    """Makes guesses with the draft layer of the bundle at ``path``, without slots, passes or batches."""
 
     def __init__(self, path: Path) -> None:
         bundle = EngineBundle.open(path)
@@ -30,10 +30,10 @@ class LiteralDrafts:
         self._stitcher, self._trained = stitcher, trained
 
     def guess(self, text: Sequence[int], entries: Sequence[int], count: int) -> list[int]:
-        """Return ``count`` greedy guesses behind ``text``, all of which ran at full depth.
+        """Return ``count`` greedy guesses after ``text``, all of which ran at full depth.
 
-        ``entries``: the positions of its tokens that the draft layer was shown, the last of them
-        the text's.
+        ``entries``: positions of the text's tokens that the draft layer has read, ending with the
+        last token.
         """
         assert entries[-1] == len(text) - 1
         stitcher, trained = self._stitcher, self._trained
@@ -74,7 +74,7 @@ class LiteralDrafts:
 
 
 def _joined(session: EngineSession, states: Array) -> Array:
-    """Return what an engine makes of states beside each other, [E]."""
+    """Return an engine's output [E] for concatenated states."""
     width = int(session.spec.tensor(TensorRole.HIDDEN_STATES_OUT).shape[-1])
     made = np.empty((1, 1, width), states.dtype)
     given = np.ascontiguousarray(states)[None, None]

@@ -1,6 +1,6 @@
-"""What processes said of tokenizer files: tests copy the same files to many checkpoints.
+"""Remember reports on tokenizer files, because tests copy equal files to many checkpoints.
 
-Such a process imports transformers, and reads only these files of a checkpoint.
+A reporting process imports transformers and reads only these files of a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REPORTS: dict[object, Any] = {}
 
 
 def in_limits(operation: Any, path: Path, limits: Limits, request: str = "") -> Any:  # noqa: ANN401
-    """Replace ``tokenizer._in_limits``: start a process only for files that none has read."""
+    """Replace ``tokenizer._in_limits``; start a process only for files not yet read."""
     files = [path] if path.is_file() else _read_files(path)
     contents = tuple((file.name, file.read_bytes()) for file in files)
     key = (operation, contents, limits, request)

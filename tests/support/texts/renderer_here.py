@@ -1,4 +1,4 @@
-"""Chats rendered in this process, for tests of what becomes of their texts."""
+"""Render chats in this process, for tests of the rendered texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from skipdec.runtime.tokens.template_worker import Renderer
 
 
 class RendererHere(Renderer):
-    """Stands for a process of ``template_process``, without its limits and its start."""
+    """Replaces a process of ``template_process``, without its limits and start-up time."""
 
     has_ended = False
     variables: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""A tiny checkpoint and bundle with a tokenizer, one token per byte, for tests of texts."""
+"""Make a tiny checkpoint and bundle with a byte tokenizer, for tests of texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 
-STRUCTURE = "no_bias"  # of tiny_models: the one whose vocabulary holds every byte
+STRUCTURE = "no_bias"  # of tiny_models; its vocabulary holds every byte
 
 
 def copy_with_tokenizer(checkpoint: Path, directory: Path) -> Path:
@@ -26,7 +26,7 @@ def copy_with_tokenizer(checkpoint: Path, directory: Path) -> Path:
 
 
 def add_unembedded_tokens(checkpoint: Path) -> None:
-    """Add the tokens <0> to <299>, the last of which are beyond the embedding of STRUCTURE."""
+    """Add the tokens <0> to <299>, the last of which exceed the embedding of STRUCTURE."""
     path = str(checkpoint / "tokenizer.json")
     tokenizer = Tokenizer.from_file(path)
     tokenizer.add_tokens([f"<{index}>" for index in range(300)])
@@ -36,7 +36,7 @@ def add_unembedded_tokens(checkpoint: Path) -> None:
 def export_text_bundle(checkpoint: Path, directory: Path, **options: Any) -> Path:  # noqa: ANN401
     """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer.
 
-    ``options``: those of `ExportConfig`, by default schedule 2x, horizon 4.
+    ``options`` are fields of `ExportConfig`, by default schedule 2x with horizon 4.
     """
     source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
     output = directory / "bundle"

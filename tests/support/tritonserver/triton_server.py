@@ -1,4 +1,4 @@
-"""The real tritonserver of scripts/tritonserver/environment.sh, and its clients."""
+"""Run the real tritonserver of scripts/tritonserver/environment.sh, and its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import pytest
 
 VARIABLE = "SKIPDEC_TRITON_ENVIRONMENT"
 SERVER = Path(__file__).parents[3] / "scripts" / "tritonserver" / "server.sh"
-TIMEOUT = 180.0  # seconds, of whatever is waited for
+TIMEOUT = 180.0  # seconds, for any wait
 
 
 def environment() -> Path:
@@ -35,7 +35,7 @@ def environment() -> Path:
 
 
 class TritonServer:
-    """A running server: its process, its addresses, and what it printed last."""
+    """A running server, with its process, addresses and last output."""
 
     def __init__(self, process: subprocess.Popen[str], ports: list[int], repository: Path) -> None:
         self.process = process
@@ -48,7 +48,7 @@ class TritonServer:
         _await_listener(ports[-1])
 
     def _read(self) -> None:
-        """Read the output to its end so that the pipe never fills; metrics start last."""
+        """Read the output to EOF so that the pipe never fills; metrics start last."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.append(line.rstrip())
@@ -57,7 +57,7 @@ class TritonServer:
         self._is_up.put(False)
 
     def stubs(self) -> list[int]:
-        """Return the processes of its models."""
+        """Return the processes of the server's models."""
         threads = Path(f"/proc/{self.process.pid}/task").iterdir()
         return [int(pid) for one in threads for pid in (one / "children").read_text().split()]
 
@@ -176,7 +176,7 @@ def running(repository: Path, *options: str) -> Iterator[TritonServer]:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Stop it as an operator would: tritonserver 2.51 may miss one SIGTERM, but not the next."""
+    """Stop the server with SIGTERM, of which tritonserver 2.51 may miss one but not two."""
     for _ in range(4):
         process.terminate()
         try:
