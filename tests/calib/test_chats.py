@@ -33,8 +33,8 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
     path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     lines = []
     for index, answer in enumerate(ANSWERS):
-        asked = {"role": "user", "content": f"Hé {index}"}
-        lines.append({"messages": [asked, {"role": "assistant", "content": answer}]})
+        question = {"role": "user", "content": f"Hé {index}"}
+        lines.append({"messages": [question, {"role": "assistant", "content": answer}]})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return DataConfig(path=path)
 
@@ -127,8 +127,8 @@ def test_a_long_chat_is_refused_with_advice_on_long_prompts(
     long_prompts: str, advised: bool, llama: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "chats.jsonl"
-    asked = {"role": "user", "content": "long " * 100}
-    path.write_text(json.dumps({"messages": [asked, {"role": "assistant", "content": "yes"}]}))
+    question = {"role": "user", "content": "long " * 100}
+    path.write_text(json.dumps({"messages": [question, {"role": "assistant", "content": "yes"}]}))
     data = {"path": path, "long_prompts": long_prompts}
     config = EvaluationConfig(bundles=(BundleChoice("llama", llama),), data=data)
     with pytest.raises(SkipDecError, match="shorten or remove the row") as caught:

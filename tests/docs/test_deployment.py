@@ -171,12 +171,12 @@ def test_a_composed_server_starts_with_and_without_a_key(
 def test_probes_request_paths_and_ports_of_the_server() -> None:
     server = build_server(ServedModels(["tiny"]), ServerConfig(), ApiKeys())
     paths = set(server.openapi()["paths"])
-    asked = container("deployment")
-    (port,) = asked["ports"]
+    server_container = container("deployment")
+    (port,) = server_container["ports"]
     assert port["containerPort"] == ServerConfig().port == int(STAGES[-1].last("EXPOSE"))
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert asked[probe]["httpGet"]["path"] in paths
-        assert asked[probe]["httpGet"]["port"] == port["name"]
+        assert server_container[probe]["httpGet"]["path"] in paths
+        assert server_container[probe]["httpGet"]["port"] == port["name"]
     health = json.loads(STAGES[-1].last("HEALTHCHECK").partition("CMD ")[2])
     (url,) = re.findall(r"http://127.0.0.1:8000(/[\w/]+)", " ".join(health))
     assert url in paths

@@ -56,9 +56,9 @@ def test_the_guides_commands_run_and_print_what_the_guide_shows(tmp_path: Path) 
         (program,) = blocks(GUIDE, "python")
         assert run_python(program.replace(ADDRESS, address), tmp_path) == blocks(GUIDE, "text")[0]
         (curl,) = blocks(GUIDE, "console", "Serve")
-        told = shlex.split(curl.removeprefix("$ ").replace(ADDRESS, address))
-        document = told[told.index("-d") + 1]
-        answer = httpx2.post(told[1], content=document, headers=dict([told[3].split(": ")]))
+        words = shlex.split(curl.removeprefix("$ ").replace(ADDRESS, address))
+        document = words[words.index("-d") + 1]
+        answer = httpx2.post(words[1], content=document, headers=dict([words[3].split(": ")]))
         assert answer.json()["choices"][0]["layers_per_token"][:2] == [12, 4]
         (load,) = blocks(GUIDE, "sh", "Measure the load it can take")
         shell = load.replace(ADDRESS, address).replace("python ", f"{shlex.quote(sys.executable)} ")

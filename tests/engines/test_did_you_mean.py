@@ -45,7 +45,7 @@ def test_misspelt_names_get_a_suggestion(slip: Callable[[], Any], meant: str) ->
 
 def test_unrelated_names_get_no_suggestion() -> None:
     assert did_you_mean("weather", ["linear", "power"]) == ""
-    assert did_you_mean("linear", ["linear", "power"]) == "", "what was said is not meant otherwise"
+    assert did_you_mean("linear", ["linear", "power"]) == "", "an exact match needs no suggestion"
     assert did_you_mean("linear" * 100, ["linear"]) == ""
 
 

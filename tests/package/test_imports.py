@@ -56,11 +56,11 @@ def test_every_error_is_public() -> None:
 
 
 def test_help_and_version_load_no_numeric_library() -> None:
-    asked = [["--help"], ["--version"], *([name, "--help"] for name in cli._COMMANDS)]
-    asked += [["schedule", name, "--help"] for name in ("show", "plot", "set")]
+    commands = [["--help"], ["--version"], *([name, "--help"] for name in cli._COMMANDS)]
+    commands += [["schedule", name, "--help"] for name in ("show", "plot", "set")]
     loaded = loaded_modules(
         "from skipdec.cli import build_app\n"
-        f"    for command in {asked}:\n"
+        f"    for command in {commands}:\n"
         "        try: build_app()(command)\n"
         "        except SystemExit as end: assert not end.code, command"
     )

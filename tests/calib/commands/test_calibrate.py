@@ -135,9 +135,9 @@ def test_cut_completions_are_reported(
     data = ("--data", rows, "--preset", "e2e", "-q", "--json", "-o", tmp_path / "output")
     result = command_line.run(command, model, *data, *options)
     assert result.exit_code == 0, result.stderr
-    told = "cut off at the maximum length: 5 of 5 completions"
-    assert told in result.stderr
-    assert json.loads(result.stdout)["warnings"][-1].startswith(told)
+    warning = "cut off at the maximum length: 5 of 5 completions"
+    assert warning in result.stderr
+    assert json.loads(result.stdout)["warnings"][-1].startswith(warning)
 
 
 def test_a_length_that_only_export_can_choose_gives_no_warning(

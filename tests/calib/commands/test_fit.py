@@ -46,8 +46,8 @@ def test_tables_go_to_stdout(written: Path) -> None:
 def test_other_commands_accept_the_written_schedule(written: Path, bundle: Path) -> None:
     path = written / "schedule.json"
     schedule = parse_schedule(str(path), num_layers=6)
-    asked = ("-p", "ab", "--schedule", path, "--max-tokens", "3", "--json")
-    generated = run("generate", bundle, *asked)
+    options = ("-p", "ab", "--schedule", path, "--max-tokens", "3", "--json")
+    generated = run("generate", bundle, *options)
     assert generated.exit_code == 0, generated.stderr
     assert str(schedule.budget(0)) in generated.stdout
 

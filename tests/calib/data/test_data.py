@@ -108,8 +108,8 @@ def test_missing_columns_are_reported_once_with_the_preset_that_fits(tmp_path: P
     with pytest.raises(UsageError) as caught:
         load_examples(DataConfig(path=path))
     first, second = caught.value.problems
-    told = "has no 'prompt', nor have 39 other rows; its columns are 'mr', 'ref'"
-    assert first == f"rows.csv, line 2: {told}"
+    problem = "has no 'prompt', nor have 39 other rows; its columns are 'mr', 'ref'"
+    assert first == f"rows.csv, line 2: {problem}"
     assert second.startswith("rows.csv, line 2: has no 'completion', nor have 39 other rows")
     assert second.endswith("--preset e2e reads these")
     with pytest.raises(UsageError, match=r"has no 'article'(?s:.*)--preset e2e reads these"):

@@ -105,15 +105,15 @@ def test_chats_follow_the_template_and_neither_repeat_nor_loop(
 ) -> None:
     chats = write("chat")
     assert len(chats) == COUNT
-    asked = [chat["messages"][0]["content"] for chat in chats]
+    questions = [chat["messages"][0]["content"] for chat in chats]
     answers = [chat["messages"][1]["content"] for chat in chats]
-    assert all(len(text) == 3 and text.endswith("?") for text in asked)
-    assert len({*asked}) == COUNT
+    assert all(len(text) == 3 and text.endswith("?") for text in questions)
+    assert len({*questions}) == COUNT
     assert not any("la la" in answer for answer in answers), "two fifths of the written texts"
     assert chats[-1]["index"] >= COUNT * 4 / 3
     assert not list(tmp_path.glob(".*"))
     examples = load_examples(DataConfig(path=tmp_path / "own.self.jsonl"))
-    assert [str(one.prompt) for one in examples] == [f"user: {text}" for text in asked]
+    assert [str(one.prompt) for one in examples] == [f"user: {text}" for text in questions]
 
 
 def test_the_prompt_of_a_base_models_text_is_its_first_word(write: Write, tmp_path: Path) -> None:

@@ -229,9 +229,9 @@ def test_a_goal_for_calls_compares_calls() -> None:
     def measure(schedule: ExitSchedule) -> MeasuredSpeedup:
         return measured_as(schedule, 9.0, share=0.5 if schedule == SLOW.schedule else 0.1)
 
-    asked = config(TargetSpeedup(1.9), speedup_of="call")
+    calls = config(TargetSpeedup(1.9), speedup_of="call")
     chosen, measured, rejected = choose(
-        asked, [FULL, FAST, ScoredSchedule(SLOW.schedule, 1.9, [10], [9.0])], FULL, measure
+        calls, [FULL, FAST, ScoredSchedule(SLOW.schedule, 1.9, [10], [9.0])], FULL, measure
     )
     assert [entry.schedule for entry in rejected] == [SLOW.schedule], "1.8× of the call"
     assert chosen is FAST
@@ -297,7 +297,7 @@ def test_differences_are_paired_by_example() -> None:
 
 def test_a_target_applies_to_whole_calls_by_default() -> None:
     """A 3× of the steps is 1.36× for the caller if the prompt takes 60 % of a call."""
-    asked = FitConfig(
+    by_default = FitConfig(
         bundle=Path("bundle"),
         data=DataConfig(path=Path()),
         target_speedup=1.5,
@@ -307,5 +307,5 @@ def test_a_target_applies_to_whole_calls_by_default() -> None:
         return measured_as(schedule, 3.0, share=0.6)
 
     with pytest.raises(SkipDecError, match=r"measured at 1\.364× \[.*\] in the whole call"):
-        choose(asked, ALL, FULL, measure)
-    assert asked.prompt_advice.startswith(", or --prompt decay")
+        choose(by_default, ALL, FULL, measure)
+    assert by_default.prompt_advice.startswith(", or --prompt decay")

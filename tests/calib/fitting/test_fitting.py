@@ -139,8 +139,8 @@ def test_tables_keep_their_figures_and_report_a_disturbed_machine(found: Fit, wi
     chosen = found.chosen.schedule
     restless, calm = measured_as(chosen, 9.0, lost="load of 12"), measured_as(chosen, 9.0)
     missed = NearMiss(chosen, 1.297, 1.0)
-    told = replace(found, measured=restless, rejected=(restless, calm), near_miss=missed)
-    text = shown(fit_parts(told), width)
+    disturbed = replace(found, measured=restless, rejected=(restless, calm), near_miss=missed)
+    text = shown(fit_parts(disturbed), width)
     for candidate in found.front:
         assert f"{candidate.loss:.4f}" in text
         assert f"{candidate.expected.steps:.3f}×" in text
@@ -194,14 +194,14 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
 
 
 def test_a_target_beyond_bytes_is_refused_without_timing(config: FitConfig) -> None:
-    asked = config.updated(seconds=1, target_speedup=2.99)
+    changed = config.updated(seconds=1, target_speedup=2.99)
     with (
         patch(MEASURE, side_effect=AssertionError("timed")),
         pytest.raises(
             SkipDecError, match=r"speedup 2\.99 .* at most 2\.\d+× by the bytes it reads;"
         ),
     ):
-        fit(asked, Generator.open)
+        fit(changed, Generator.open)
 
 
 def test_a_target_beyond_layers_is_refused_before_engines_load(config: FitConfig) -> None:
@@ -221,12 +221,12 @@ def test_a_target_within_reach_is_met_by_the_smallest_search(
     inputs = prepare(config.updated(space=space))
     fastest = inputs.space.fastest()
     reached = cost.bytes_ratio(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
-    asked = config.updated(
+    changed = config.updated(
         space=space,
         target_speedup=reached - 0.001,
         search=SearchConfig(budget=1),
     )
-    result = fit(asked, Generator.open)
+    result = fit(changed, Generator.open)
     assert not result.search.is_exhaustive
     assert result.chosen.schedule in fastest
     scored = {entry.schedule: entry.loss for entry in (*result.front, *result.others)}
@@ -247,7 +247,7 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
 
 
 def test_a_fit_for_calls_chooses_by_calls(config: FitConfig) -> None:
-    asked = config.updated(
+    changed = config.updated(
         seconds=0.01,
         speedup_of="call",
         target_speedup=1.3,
@@ -255,7 +255,7 @@ def test_a_fit_for_calls_chooses_by_calls(config: FitConfig) -> None:
         search=SearchConfig(budget=30),
     )
     with patch(MEASURE, measured(2.5, 9.0)):
-        result = fit(asked, Generator.open)
+        result = fit(changed, Generator.open)
     assert result.speed.prompt_share == 0.5
     prompts = {entry.schedule.prompt for entry in (*result.front, *result.others)}
     assert prompts == {"full", "decay"}

@@ -92,9 +92,9 @@ def test_mixed_rows_get_a_flatter_schedule_at_the_same_target(config: FitConfig)
 
 def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
     """Nothing is timed, whatever ``seconds`` is; the report names the rows."""
-    asked = config.updated(target_speedup=None, max_loss="100", seconds=7, slots=3)
+    mixed = config.updated(target_speedup=None, max_loss="100", seconds=7, slots=3)
     with patch("skipdec.calib.fitting.fitting.measure_speedup", side_effect=AssertionError):
-        found = fit(asked)
+        found = fit(mixed)
     assert found.measured is None
     assert found.chosen.expected == found.chosen.predicted
     document = as_json(report_document(found, {}))

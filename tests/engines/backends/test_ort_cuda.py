@@ -167,10 +167,10 @@ def test_sessions_run_on_cuda_without_a_memory_pattern_or_are_refused(
     exported: Exported, cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     """A memory pattern would allocate in a capture; a session may fall back to the CPU."""
-    asked = []
+    opened = []
 
     def open_session(*arguments: Any, **_: object) -> FakeSession:  # noqa: ANN401
-        asked.append(arguments)
+        opened.append(arguments)
         return FakeSession(provider)
 
     monkeypatch.setattr(ort_cuda, "open_session", open_session)
@@ -180,7 +180,7 @@ def test_sessions_run_on_cuda_without_a_memory_pattern_or_are_refused(
             cuda_backend.load(bundle, bundle.manifest.head)
     else:
         cuda_backend.load(bundle, bundle.manifest.head)
-    (arguments,) = asked
+    (arguments,) = opened
     ((asked_provider, settings),) = arguments[-1]
     assert asked_provider == "CUDAExecutionProvider"
     assert settings["user_compute_stream"] == str(cuda_backend.device.stream)

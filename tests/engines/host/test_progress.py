@@ -88,13 +88,13 @@ def test_a_terminal_shows_a_bar_per_stage_and_part(shown: Shown) -> None:
     assert "tactics" not in after[after.index("2/2") :]
 
 
-@pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, True), (ValueError, False)])
-def test_only_ctrl_c_prints_advice(error: type[BaseException], told: bool) -> None:
+@pytest.mark.parametrize(("error", "is_advised"), [(KeyboardInterrupt, True), (ValueError, False)])
+def test_only_ctrl_c_prints_advice(error: type[BaseException], is_advised: bool) -> None:
     console = Console(file=io.StringIO())
     progress = ConsoleProgress(quiet=True, advice=lambda: "run it again", console=console)
     with pytest.raises(error), progress:
         raise error
-    assert ("run it again" in console.file.getvalue()) == told  # type: ignore[attr-defined]
+    assert ("run it again" in console.file.getvalue()) == is_advised  # type: ignore[attr-defined]
 
 
 def test_lines_show_the_time_left() -> None:

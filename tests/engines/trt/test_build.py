@@ -251,7 +251,7 @@ FULL: tuple[str, tuple[str, ...]] = ("tensorrt", ())
 
 
 @pytest.mark.parametrize(
-    ("library", "gpus", "asked", "problems"),
+    ("library", "gpus", "options", "problems"),
     [
         (RTX, GpuSurvey(), {}, ["name the GPU to build for: 7.5, 8.9, 12.0"]),
         (RTX, HOPPER, {"compute_capability": "9.0"}, ["'9.0' can't be built for; allowed: 7.5,"]),
@@ -283,20 +283,20 @@ FULL: tuple[str, tuple[str, ...]] = ("tensorrt", ())
 def test_unsupported_builds_are_refused_before_anything_starts(
     library: tuple[str, tuple[str, ...]],
     gpus: GpuSurvey,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     problems: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine(monkeypatch, *library, gpus)
     with pytest.raises(EnvironmentMismatchError) as raised:
-        check_options(BuildOptions.model_validate({"target": library[0], **asked}))
+        check_options(BuildOptions.model_validate({"target": library[0], **options}))
     assert len(raised.value.problems) == len(problems)
     for seen, wanted in zip(raised.value.problems, problems, strict=True):
         assert wanted in seen
 
 
 @pytest.mark.parametrize(
-    ("library", "gpus", "asked"),
+    ("library", "gpus", "options"),
     [
         (RTX, ADA, {}),
         (RTX, HOPPER, {"compute_capability": "8.9"}),
@@ -308,11 +308,11 @@ def test_unsupported_builds_are_refused_before_anything_starts(
 def test_supported_builds_are_allowed_and_described(
     library: tuple[str, tuple[str, ...]],
     gpus: GpuSurvey,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine(monkeypatch, *library, gpus)
-    facts = check_options(BuildOptions.model_validate({"target": library[0], **asked}))
+    facts = check_options(BuildOptions.model_validate({"target": library[0], **options}))
     assert facts.version == "11.4.0.106"
     assert facts.compute_capabilities == library[1]
     assert facts.gpu == (gpus.gpus[0].name if gpus.gpus else None)

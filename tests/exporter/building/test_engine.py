@@ -89,7 +89,7 @@ def test_a_canonical_engine_keeps_float_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "complaint"),
+    ("requested", "complaint"),
     [
         (PrecisionSpec(dtype="float16"), "weight fc1.weight is float32; requested: float16"),
         (INT8, "weight fc1.weight is float32; requested: nothing"),
@@ -97,12 +97,12 @@ def test_a_canonical_engine_keeps_float_weights(tmp_path: Path) -> None:
     ],
 )
 def test_a_graph_with_other_dtypes_than_requested_is_refused_by_name(
-    asked: PrecisionSpec, complaint: str, tmp_path: Path
+    requested: PrecisionSpec, complaint: str, tmp_path: Path
 ) -> None:
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
     graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
     with pytest.raises(VerificationError) as raised:
-        check_dtypes(graph, built.spec, tiny_spec(), asked, "onnxruntime")
+        check_dtypes(graph, built.spec, tiny_spec(), requested, "onnxruntime")
     assert complaint in raised.value.problems
 
 

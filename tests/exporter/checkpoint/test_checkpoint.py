@@ -319,7 +319,7 @@ def test_random_weights_warn_about_ignored_files(directory: Path) -> None:
     opened = open_directory(directory, load_format="dummy")
     assert opened.prompt_template == "Q: {prompt}"
     assert any(
-        said.startswith("tokenizer.json, chat_template.jinja left out") for said in opened.warnings
+        text.startswith("tokenizer.json, chat_template.jinja left out") for text in opened.warnings
     )
 
 

@@ -37,10 +37,10 @@ def test_equal_tokenizers_need_no_warning(directory: Path) -> None:
 
 def test_a_tokenizer_config_that_changes_ids_is_a_warning(directory: Path) -> None:
     """LlamaTokenizer omits a blank that the older file puts before " two"."""
-    said = warning(directory, tokenizer_class="LlamaTokenizer")
-    assert said is not None
-    assert "tokenizer.json encodes ' two  blanks' as [1, " in said
-    assert "the bundle uses tokenizer.json" in said
+    text = warning(directory, tokenizer_class="LlamaTokenizer")
+    assert text is not None
+    assert "tokenizer.json encodes ' two  blanks' as [1, " in text
+    assert "the bundle uses tokenizer.json" in text
 
 
 DOUBLE = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
@@ -85,10 +85,10 @@ def test_a_tokenizer_that_exceeds_a_limit_is_an_error_naming_the_limit(
 def test_a_configuration_that_transformers_refuses_is_a_warning(directory: Path) -> None:
     config = {"model_type": "llama", "num_hidden_layers": 2, "layer_types": ["nonsense"]}
     (directory / "config.json").write_text(json.dumps(config))
-    said = warning(directory)
-    assert said is not None
-    assert "was not compared with transformers: " in said
-    assert "can't be read by transformers (StrictDataclass" in said
+    text = warning(directory)
+    assert text is not None
+    assert "was not compared with transformers: " in text
+    assert "can't be read by transformers (StrictDataclass" in text
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_tokens_beyond_the_embedding_are_a_warning(directory: Path) -> None:
     parsed = Tokenizer.parse(content, "test")
     count = parsed.vocab_size
     assert vocabulary_warning(parsed, count) is None
-    said = vocabulary_warning(parsed, count - 2)
-    assert said is not None
-    assert said.startswith(f"the tokenizer has 2 tokens beyond the {count - 2} rows of the model's")
+    text = vocabulary_warning(parsed, count - 2)
+    assert text is not None
+    assert text.startswith(f"the tokenizer has 2 tokens beyond the {count - 2} rows of the model's")

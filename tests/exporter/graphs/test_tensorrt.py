@@ -281,6 +281,6 @@ def test_a_written_graph_has_the_requested_dtypes(name: str, tmp_path: Path) -> 
     assert dtypes["fc1.weight.quantized"] == code
     assert dtypes["fc1.weight.scale"] == dtypes["fc1.bias"] == onnx.TensorProto.BFLOAT16
     assert dtypes["final_layer_norm.weight"] == onnx.TensorProto.FLOAT
-    asked = precision.model_copy(update={"quantize": "none"})
+    requested = precision.model_copy(update={"quantize": "none"})
     with pytest.raises(VerificationError, match=r"fc1\.weight is missing; requested: bfloat16"):
-        check_dtypes(graph, built.spec, fusible_spec(), asked, "tensorrt-rtx")
+        check_dtypes(graph, built.spec, fusible_spec(), requested, "tensorrt-rtx")

@@ -129,14 +129,14 @@ def test_generate_takes_export_options_only_with_a_checkpoint(
     monkeypatch.setattr(subprocess, "run", run_here)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
-    asked = ["-p", "a", "--temperature", "0", "--json", "-q"]
-    asked += command_line.config(export={"dtype": "float16"})
-    done = command_line.run("generate", model, *asked)
+    arguments = ["-p", "a", "--temperature", "0", "--json", "-q"]
+    arguments += command_line.config(export={"dtype": "float16"})
+    done = command_line.run("generate", model, *arguments)
     (bundle,) = (tmp_path / "cache" / "skipdec" / "bundles").glob("model-float16-*")
     assert json.loads(done.stdout)["tokens"] > 0
     monkeypatch.delattr(subprocess, "run")
-    again = command_line.run("generate", model, *asked)
+    again = command_line.run("generate", model, *arguments)
     assert json.loads(again.stdout)["results"] == json.loads(done.stdout)["results"]
-    refused = command_line.run("generate", bundle, *asked)
+    refused = command_line.run("generate", bundle, *arguments)
     assert refused.exit_code == 2
     assert "--dtype | is for checkpoints" in refused.stderr

@@ -119,11 +119,11 @@ def test_free_space_is_measured_on_the_disk_a_link_leads_to(
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk" / "bundle")
     plan = plan_export(ExportConfig(model=str(directory), output=tmp_path / "link"))
-    asked: list[Path] = []
+    measured: list[Path] = []
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: asked.append(path) or usage(0, 0, 0))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: measured.append(path) or usage(0, 0, 0))
     assert plan.shortage is not None
-    assert asked == [tmp_path / "disk"]
+    assert measured == [tmp_path / "disk"]
 
 
 @pytest.mark.parametrize("spec", ["linear:max=7,min=2,horizon=8", "9x:horizon=8", "nonsense"])

@@ -63,7 +63,7 @@ def report(*answers: Answer, divergence: float = 0.004) -> VerificationReport:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "problem"),
     [
         (answer("La France, la France, la France,", repeats=True), "which repeats itself"),
         (answer(" "), "which is empty"),
@@ -71,10 +71,10 @@ def report(*answers: Answer, divergence: float = 0.004) -> VerificationReport:
         (answer("It is Rome.", ratio=math.nan), '"Rome" stands where'),
     ],
 )
-def test_a_broken_answer_is_a_warning_at_usual_divergence(given: Answer, told: str) -> None:
+def test_a_broken_answer_is_a_warning_at_usual_divergence(given: Answer, problem: str) -> None:
     checked = report(given, answer(PARIS))
     first, last = checked.warnings
-    assert told in first
+    assert problem in first
     assert PARIS in first
     assert "1 of 2 answers" in last
     assert last.endswith("or try --dtype float16")
@@ -153,16 +153,16 @@ def test_full_precision_checks_answers_and_writes_its_own(
 def test_the_tokenizer_and_its_template_are_closed(
     chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, closed, close = list[Tokenizer](), list[Tokenizer](), Tokenizer.close
+    opened_tokenizers, closed, close = list[Tokenizer](), list[Tokenizer](), Tokenizer.close
 
     def recorded(opened: EngineBundle, tokenizer: Tokenizer) -> dict[str, list[int]]:
-        asked.append(tokenizer)
+        opened_tokenizers.append(tokenizer)
         return {}
 
     monkeypatch.setattr(bundle, "asked_questions", recorded)
     monkeypatch.setattr(Tokenizer, "close", lambda one: (closed.append(one), close(one)))
     verified(chat_bundle, chat_bundle.parent / "checkpoint")
-    assert asked[0] in closed
+    assert opened_tokenizers[0] in closed
 
 
 def test_processor_time_limits_the_questions_to_at_least_one() -> None:

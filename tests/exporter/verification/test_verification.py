@@ -48,8 +48,8 @@ def verified(checkpoint: Checkpoints) -> Verify:
         model, chosen = checkpoint(structure), {"kernels": "onnxruntime"} | options
         precision = ExportConfig(model=str(model), **chosen).precision()  # as ``exported``
         own = Manifest.from_json((bundle / "manifest.json").read_bytes(), str(bundle)).kernels
-        asked = {"precision": precision, "kernels": own, "verify_memory": verify_memory}
-        return verified_against(bundle, model, **asked)
+        request = {"precision": precision, "kernels": own, "verify_memory": verify_memory}
+        return verified_against(bundle, model, **request)
 
     return run
 
@@ -239,17 +239,17 @@ def test_a_mistake_in_the_runtime_changes_tokens(
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("requested", "text"),
     [
         ({"dtype": "float16"}, "dtype is 'float32' in the bundle; requested: 'float16'"),
         ({"quantize": "int8"}, "quantize is 'none' in the bundle; requested: 'int8'"),
     ],
 )
 def test_a_precision_other_than_requested_is_refused(
-    asked: dict[str, Any], text: str, exported: Exported, verified: Verify
+    requested: dict[str, Any], text: str, exported: Exported, verified: Verify
 ) -> None:
     with pytest.raises(VerificationError, match=text):
-        verified(exported("pre_norm"), **asked)
+        verified(exported("pre_norm"), **requested)
 
 
 def test_a_manifest_with_wrong_dtypes_is_refused(

@@ -56,9 +56,9 @@ def save_writing_model(directory: Path) -> Path:
 
 
 def _chat(rng: random.Random) -> str:
-    asked, other = rng.choices(_LETTERS, k=2)
-    answer = f"{other} {asked}." if rng.random() < 0.6 else "la " * 7
-    return f"<|im_start|>u {asked}{other}?<|im_end|><|im_start|>a {answer}<|im_end|>"
+    first, other = rng.choices(_LETTERS, k=2)
+    answer = f"{other} {first}." if rng.random() < 0.6 else "la " * 7
+    return f"<|im_start|>u {first}{other}?<|im_end|><|im_start|>a {answer}<|im_end|>"
 
 
 def _text(rng: random.Random) -> str:

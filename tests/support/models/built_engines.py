@@ -186,7 +186,7 @@ def position_ids(starts: Array, tokens: int) -> Array:
 
 
 def call_layer(layer: torch.nn.Module, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Call a layer's module with hidden states, caches, starts and mask, and positions if asked."""
+    """Call a layer's module with hidden states, caches, starts and mask, and optional positions."""
     wanted = inspect.signature(layer.forward).parameters
     hidden, starts = tensors[0], tensors[3]
     positions = torch.from_numpy(position_ids(starts.numpy(), hidden.shape[1]))

@@ -28,8 +28,8 @@ async def steered(
     bundle: Path, policy: RestartPolicy = AT_ONCE, max_waiting: int = 256, **options: object
 ) -> AsyncIterator[ProcessEngine]:
     """Open an engine whose worker is steered by a prompt's first token."""
-    asked = settings(bundle, max_waiting=max_waiting, **options)
-    async with ProcessEngine.opened(asked, policy, worker_module="steered_worker") as engine:
+    chosen = settings(bundle, max_waiting=max_waiting, **options)
+    async with ProcessEngine.opened(chosen, policy, worker_module="steered_worker") as engine:
         yield engine
 
 

@@ -18,7 +18,7 @@ from skipdec.runtime.stitching.protocol import run_once
 
 
 class LiteralDrafts:
-    """Makes guesses with the draft layer of the bundle at ``path``, without slots, passes or batches."""
+    """Guesses with the draft layer of a bundle at ``path``, without slots, passes or batches."""
 
     def __init__(self, path: Path) -> None:
         bundle = EngineBundle.open(path)
