@@ -141,7 +141,7 @@ def test_prompt_decay_changes_log_probabilities(exported: Callable[..., Path]) -
     assert abs(decayed.logprobs[0] - full.logprobs[0]) > 1e-3
 
 
-def keep_what_is_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+def write_back_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return rows cut at the group's longest prefix, but write back every computed value."""
     run_prefixes = host_stitcher.run_prefixes
 
@@ -160,7 +160,7 @@ def one_prompt_token_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("mistake", [keep_what_is_beyond_a_rows_prefix, one_prompt_token_too_many])
+@pytest.mark.parametrize("mistake", [write_back_beyond_a_rows_prefix, one_prompt_token_too_many])
 def test_a_wrong_prefix_is_visible(
     mistake: Callable[[pytest.MonkeyPatch], None],
     exported: Callable[..., Path],

@@ -56,11 +56,11 @@ def test_both_runtimes_write_the_greedy_tokens_of_the_reference(
             model=str(checkpoint), output=bundle, kernels="skipdec", verify=False, **precision
         )
     )
-    asked = [Asked(prompt, GREEDY, schedule) for schedule in PLANS for prompt in PROMPTS]
+    requests = [Asked(prompt, GREEDY, schedule) for schedule in PLANS for prompt in PROMPTS]
     with both(bundle) as (python, native):
-        made = python.run(asked)
-        assert native.run(asked) == made
-    for one, (row,) in zip(asked, made, strict=True):
+        made = python.run(requests)
+        assert native.run(requests) == made
+    for one, (row,) in zip(requests, made, strict=True):
         assert isinstance(one.prompt, list)
         plan = PLANS[one.schedule]
         logits = reference_logits(model, one.prompt, row.token_ids[:-1], plan)

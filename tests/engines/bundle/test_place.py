@@ -25,9 +25,9 @@ def tuned_place(output: Path) -> Place:
 
 @pytest.fixture(params=[tuned_place, rounded_place, evaluation_place])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    made = request.param(tmp_path / "result")
-    assert isinstance(made, Place)
-    return made
+    place = request.param(tmp_path / "result")
+    assert isinstance(place, Place)
+    return place
 
 
 def refuse_to_move(
@@ -58,12 +58,12 @@ def seen(place: Place) -> tuple[str, list[str]]:
     return (place.target / place.mark).read_text(), names
 
 
-@pytest.mark.parametrize("made", [tuned_place, rounded_place, evaluation_place])
+@pytest.mark.parametrize("place_of", [tuned_place, rounded_place, evaluation_place])
 def test_a_dash_is_refused_as_the_name_of_a_result(
-    made: Callable[[Path], Place], tmp_path: Path
+    place_of: Callable[[Path], Place], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="is not stdout here; give another name"):
-        made(tmp_path / "-").check(force=False)
+        place_of(tmp_path / "-").check(force=False)
 
 
 def test_the_root_of_the_file_system_is_refused_as_a_target() -> None:

@@ -164,7 +164,7 @@ def test_help_shows_choices_ranges_and_defaults(monkeypatch: pytest.MonkeyPatch)
     assert not any("--hidden" in text for text in lines)
 
 
-def written(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
+def write_options(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
     path = tmp_path / name
     path.write_text(text)
     return str(path)
@@ -184,7 +184,7 @@ def written(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
 def test_a_file_may_set_all_fields_and_options_override_it(
     tmp_path: Path, name: str, text: str
 ) -> None:
-    file = written(tmp_path, text, name)
+    file = write_options(tmp_path, text, name)
     _, config = run("--config", file, "-j", "4", "--grid-columns", "2")
     grid = Grid(rows=3, columns=2)
     assert config == Config(source=Path("here"), jobs=4, hidden=7, stop=("a", "b"), grid=grid)
@@ -226,14 +226,14 @@ def test_a_file_may_set_all_fields_and_options_override_it(
 def test_errors_in_a_file_name_the_file_and_the_key(
     tmp_path: Path, text: str, name: str, problem: str
 ) -> None:
-    file = written(tmp_path, text, name)
+    file = write_options(tmp_path, text, name)
     result, _ = run("here", "--config", file)
     assert result.exit_code == 2
     assert f"error: {problem.format(file=file)}" in result.stderr
 
 
 def test_a_missing_argument_is_refused(tmp_path: Path) -> None:
-    assert "Missing argument" in run("--config", written(tmp_path, ""))[0].stderr
+    assert "Missing argument" in run("--config", write_options(tmp_path, ""))[0].stderr
 
 
 @pytest.mark.parametrize(

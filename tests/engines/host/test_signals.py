@@ -52,11 +52,11 @@ def test_a_deferred_signal_is_raised_at_the_end_of_the_block(
     interrupts: Interrupts, number: signal.Signals
 ) -> None:
     reached = []
-    told = partial(reached.append, "told")
-    with pytest.raises(Interrupted) as caught, interrupts_deferred(told):  # noqa: PT012
+    notify = partial(reached.append, "notified")
+    with pytest.raises(Interrupted) as caught, interrupts_deferred(notify):  # noqa: PT012
         os.kill(os.getpid(), number)
         reached.append("the end")
-    assert (caught.value.number, reached) == (number, ["told", "the end"])
+    assert (caught.value.number, reached) == (number, ["notified", "the end"])
 
 
 def test_an_interrupt_swallowed_by_a_finaliser_is_raised_on_request(interrupts: Interrupts) -> None:

@@ -39,7 +39,7 @@ def exports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     return made
 
 
-def written(directory: Path) -> str:
+def write_model(directory: Path) -> str:
     directory.mkdir()
     (directory / "config.json").write_text("{}")
     return str(directory)
@@ -48,7 +48,7 @@ def written(directory: Path) -> str:
 def test_a_bundle_is_exported_once_for_equal_files_and_options(
     exports: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = written(tmp_path / "model")
+    model = write_model(tmp_path / "model")
     first = cached_bundle(model, INT8)
     assert first == cached_bundle(model, INT8, quiet=True)
     assert first is not None
@@ -65,7 +65,7 @@ def test_a_failed_export_ends_the_command_with_its_code(
     exports: list[list[str]], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cached_bundle(written(tmp_path / "broken"), INT8)
+        cached_bundle(write_model(tmp_path / "broken"), INT8)
     assert (ended.value.code, len(exports)) == (3, 1)
 
 
@@ -111,7 +111,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
 ) -> None:
     monkeypatch.setattr(installation, "is_installed", lambda name: name != "torch")
     with pytest.raises(MissingExtraError, match=r"exporting .*model \| needs torch, .* pip inst"):
-        cached_bundle(written(tmp_path / "model"), INT8)
+        cached_bundle(write_model(tmp_path / "model"), INT8)
     assert not exports
 
 

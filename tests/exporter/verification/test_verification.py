@@ -315,7 +315,7 @@ def request_for(directory: Path, model: str) -> VerificationRequest:
     )
 
 
-def written_for(request: str, patch: pytest.MonkeyPatch) -> Mock:
+def run_worker_program(request: str, patch: pytest.MonkeyPatch) -> Mock:
     """Run the verifying program in this process; return the mock that receives its lines."""
     lines = Mock(spec=WorkerLines)
     patch.setattr(worker, "WorkerLines", lambda: lines)
@@ -330,7 +330,7 @@ def test_errors_of_the_verifying_process_reach_the_caller(
     exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = request_for(exported("pre_norm"), str(tmp_path))
-    ((error,), _) = written_for(request.to_json(), monkeypatch).write_error.call_args
+    ((error,), _) = run_worker_program(request.to_json(), monkeypatch).write_error.call_args
     assert isinstance(error, CheckpointError)
     assert "config.json" in str(error)
 
@@ -344,7 +344,7 @@ def test_a_crash_of_the_verifying_process_quotes_its_last_output(
 
 
 def test_an_unused_verifying_process_exits_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert written_for("", monkeypatch).method_calls == []
+    assert run_worker_program("", monkeypatch).method_calls == []
 
 
 def test_a_killed_verifying_process_suggests_a_lack_of_memory(

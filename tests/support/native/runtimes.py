@@ -66,8 +66,10 @@ class PythonRuntime:
         assert not options
         return [[_made(output) for output in self._alone(each)] for each in requests]
 
-    def _alone(self, asked: Asked) -> Sequence[CompletionOutput]:
-        (output,) = self.generator.generate([asked.prompt], asked.params, schedule=asked.schedule)
+    def _alone(self, request: Asked) -> Sequence[CompletionOutput]:
+        (output,) = self.generator.generate(
+            [request.prompt], request.params, schedule=request.schedule
+        )
         return output.outputs
 
 
@@ -84,13 +86,13 @@ class NativeRuntime:
         assert not [answer["error"] for answer in answers if "error" in answer][:5]
         return [[_made_natively(output) for output in answer["outputs"]] for answer in answers]
 
-    def _line(self, asked: Asked) -> dict[str, Any]:
-        params = native_params(asked.params)
-        line: dict[str, Any] = {"prompt": asked.prompt, "params": params, "after": asked.after}
-        if asked.patience is not None:
-            line["patience"] = asked.patience
-        horizon = self.horizon or asked.params.max_tokens
-        return line | {"schedule": schedule_json(asked.schedule, self.num_layers, horizon)}
+    def _line(self, request: Asked) -> dict[str, Any]:
+        params = native_params(request.params)
+        line: dict[str, Any] = {"prompt": request.prompt, "params": params, "after": request.after}
+        if request.patience is not None:
+            line["patience"] = request.patience
+        horizon = self.horizon or request.params.max_tokens
+        return line | {"schedule": schedule_json(request.schedule, self.num_layers, horizon)}
 
 
 def native_params(params: SamplingParams) -> dict[str, Any]:

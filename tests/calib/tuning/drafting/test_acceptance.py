@@ -38,7 +38,7 @@ def plan(prompts: tuple[tuple[int, ...], ...] | None = PROMPTS) -> Any:  # noqa:
 
 
 @pytest.fixture
-def easy(checkpoint: Checkpoints, tmp_path: Path) -> Callable[[str], tuple[Any, Any]]:
+def models_of(checkpoint: Checkpoints, tmp_path: Path) -> Callable[[str], tuple[Any, Any]]:
     """Return a model whose drafts are often accepted, in our class and in transformers'."""
 
     def make(structure: str) -> tuple[Any, Any]:
@@ -68,10 +68,10 @@ def expected(plain: OPTForCausalLM, chain: Chain) -> list[int]:
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_acceptance_equals_that_of_literal_drafts(
     structure: str,
-    easy: Callable[[str], tuple[Any, Any]],
+    models_of: Callable[[str], tuple[Any, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, plain = easy(structure)
+    model, plain = models_of(structure)
     longest = max(len(each) for each in PROMPTS)
     limit = "skipdec.calib.tuning.drafting.acceptance.MAX_TOKENS"
     monkeypatch.setattr(limit, MAX_SEQ_LEN - longest)

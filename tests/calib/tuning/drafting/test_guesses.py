@@ -21,7 +21,7 @@ GUESSES = 4
 KEPT = tuple(range(3, 90, 2))
 
 
-def made(model: SkipModel) -> DraftLayer:
+def random_layer(model: SkipModel) -> DraftLayer:
     """Return a draft layer of random maps, in which each part matters."""
     torch.manual_seed(3)
     layer = DraftLayer(model, KEPT)
@@ -67,7 +67,7 @@ def literal_guess(layer: DraftLayer, row: TokenisedExample, place: int, ahead: i
 
 @pytest.mark.parametrize("structure", [*STRUCTURES, "llama"])
 def test_guesses_equal_literal_chains(structure: str, checkpoint: Checkpoints) -> None:
-    layer, batch = made(model_of(structure, checkpoint)), batch_of(ROWS)
+    layer, batch = random_layer(model_of(structure, checkpoint)), batch_of(ROWS)
     labelled = batch["labels"][:, 1:] >= 0
     places = guess_places(labelled, batch["prompt_lengths"], GUESSES)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_guesses_equal_literal_chains(structure: str, checkpoint: Checkpoints) -
 
 
 def test_drafts_are_accepted_up_to_the_first_wrong_token(checkpoint: Checkpoints) -> None:
-    layer = made(model_of("pre_norm", checkpoint))
+    layer = random_layer(model_of("pre_norm", checkpoint))
     text = (8, 9)
     for chain in (3, 2, 6):  # right guesses, and a wrong token after each chain
         place = 3 + len(text) - 1
@@ -122,9 +122,9 @@ def test_a_fitted_input_is_nearer_to_the_last_layer_than_a_plain_map(
     @torch.no_grad()
     def error() -> float:
         before = F.pad(layer.joined(reading.states)[:, :-1], (0, 0, 1, 0))
-        made = layer.entries(reading.embedded, before)[:, 3:]
+        entries = layer.entries(reading.embedded, before)[:, 3:]
         wanted = reading.last[:, 3:]
-        return float((made - wanted).square().mean() / wanted.square().mean())
+        return float((entries - wanted).square().mean() / wanted.square().mean())
 
     plain = error()
     fit_entry(layer, rows, batch_size=16)
