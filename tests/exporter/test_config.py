@@ -269,7 +269,7 @@ def test_oversized_configuration_values_are_refused(key: str) -> None:
         assert key in problem or "num_attention_heads" in problem
 
 
-def test_the_checkpoint_source_has_only_its_fields_of_the_export() -> None:
+def test_an_export_passes_all_source_fields_to_the_checkpoint() -> None:
     values: dict[str, Any] = {
         "model": "opt-66b",
         "load_format": "dummy",

@@ -24,7 +24,7 @@ def test_percentiles_are_exact_to_a_thousandth(percentage: float, scale: float) 
     assert exact <= found <= exact * 1.001
 
 
-def test_zeros_and_both_signs_count() -> None:
+def test_percentiles_count_zeros_and_both_signs() -> None:
     histogram = histogram_of(np.array([0.0, -0.0, 0.0, -8.0]))
     assert (histogram.count, histogram.maximum, histogram.percentile(75)) == (4, 8.0, 0.0)
     assert histogram.percentile(76) == 8.0

@@ -73,7 +73,7 @@ def test_drafted_texts_are_equal_and_not_scored_again(evaluation: Evaluation) ->
     assert evaluation.changed_by_drafts == ()
 
 
-def test_drafts_are_counted_beside_full_depth(evaluation: Evaluation) -> None:
+def test_draft_counts_are_reported_next_to_full_depth(evaluation: Evaluation) -> None:
     counts = evaluation.drafts[0].run.counts
     assert 0 < counts.accepted < counts.drafted
     table = markdown_report(tables(evaluation))

@@ -90,7 +90,7 @@ def test_mixed_rows_get_a_flatter_schedule_at_the_same_target(config: FitConfig)
     assert served.loss > alone.loss, "the cost of rows at any position"
 
 
-def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
+def test_running_rows_are_predicted_from_bytes_alone(config: FitConfig) -> None:
     """Nothing is timed, whatever ``seconds`` is; the report names the rows."""
     mixed = config.updated(target_speedup=None, max_loss="100", seconds=7, slots=3)
     with patch("skipdec.calib.fitting.fitting.measure_speedup", side_effect=AssertionError):

@@ -61,9 +61,7 @@ def test_a_model_writes_the_texts_itself_once(writing_model: Path, tmp_path: Pat
     assert "writing texts" not in again.stderr
 
 
-def test_texts_may_be_longer_than_those_of_a_bundle_by_default(
-    writing_model: Path, tmp_path: Path
-) -> None:
+def test_texts_may_exceed_a_bundles_default_length(writing_model: Path, tmp_path: Path) -> None:
     model = shutil.copytree(writing_model, tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16384}))

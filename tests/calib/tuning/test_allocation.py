@@ -15,7 +15,7 @@ _MEGABYTES = 256
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone is set so")
-def test_freed_memory_stays_until_it_is_returned() -> None:
+def test_freed_memory_is_kept_until_returned() -> None:
     before = _resident()
     with kept_memory():
         torch.ones(_MEGABYTES * 2**18)

@@ -148,7 +148,7 @@ def test_a_length_beyond_the_model_is_one_problem(settings: Settings, tmp_path: 
     assert caught.value.problems == ("is 9999; allowed: at most the model's 64",)
 
 
-def test_texts_may_be_longer_than_those_of_a_bundle_by_default(settings: Settings) -> None:
+def test_texts_may_exceed_a_bundles_default_length(settings: Settings) -> None:
     sizes = "family=llama,layers=6,width=32,heads=2,positions=16384"
     chosen = settings(model=None, from_scratch=sizes, vocab_size=300, max_length=10000)
     assert plan_tuning(chosen).model.max_seq_len == 10000

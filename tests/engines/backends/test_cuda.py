@@ -94,7 +94,7 @@ def test_a_missing_gpu_is_refused(fake: FakeRuntime) -> None:
         cuda.CudaDevice(2)
 
 
-def test_a_device_is_described_as_its_driver_does(fake: FakeRuntime) -> None:
+def test_a_device_takes_its_description_from_the_driver(fake: FakeRuntime) -> None:
     device = cuda.CudaDevice(1)
     assert (device.name, device.index, device.compute_capability) == ("NVIDIA H200", 1, "9.9")
 

@@ -56,7 +56,7 @@ EVERY_BITS = pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
     ("bits", "sums", "scale"), [(4, 127 * 4 + 64 * 8, 1 / 8), (8, 127 * 64 + 64 * 128, 1 / 128)]
 )
-def test_worked_examples_of_blocks(
+def test_block_products_equal_the_worked_examples(
     instruction_set: str, bits: int, sums: int, scale: float
 ) -> None:
     """With 8 bits, the column (0.5, -1, 0, …) has scale 1/128 and codes (64, -128, 0, …)."""

@@ -69,7 +69,7 @@ def test_a_failed_export_ends_the_command_with_its_code(
     assert (ended.value.code, len(exports)) == (3, 1)
 
 
-def test_a_path_that_is_no_checkpoint_is_left_to_the_bundle_reader(tmp_path: Path) -> None:
+def test_a_path_without_a_checkpoint_is_left_to_the_bundle_reader(tmp_path: Path) -> None:
     for text in (str(tmp_path), "/dev/null"):
         assert cached_bundle(text, INT8) is None
 

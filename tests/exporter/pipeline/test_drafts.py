@@ -356,7 +356,7 @@ def test_verification_refuses_a_layer_that_reads_other_states(
         verified(bundle, checkpoint("pre_norm"), draft_layer=other)
 
 
-def test_a_build_leaves_out_drafts_and_reports_it(
+def test_a_build_omits_and_reports_drafts(
     drafted: Callable[..., Path], exported: Exported, tmp_path: Path
 ) -> None:
     options = {"kernels": "skipdec", "quantize": "int8", "keep_canonical": True}

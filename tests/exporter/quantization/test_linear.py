@@ -32,7 +32,7 @@ def quantizers(dtype: FloatType) -> list[WeightQuantizer]:
     return [LinearChannelQuantizer(dtype), *blocks, Float8Quantizer(dtype)]
 
 
-def test_worked_examples() -> None:
+def test_codes_and_scales_equal_the_worked_examples() -> None:
     channel = LinearChannelQuantizer("float32").encode(np.array([[-1.0], [0.5], [0.3]]))
     assert channel["quantized"].T.tolist() == [[-127, 64, 38]]
     block = LinearBlockQuantizer(4, 3, "float32").encode(np.array([[0.4], [-1.0], [0.25]]))

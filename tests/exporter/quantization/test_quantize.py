@@ -29,13 +29,13 @@ def weight(in_size: int, out_size: int) -> FloatArray:
     return np.random.default_rng(0).standard_normal((in_size, out_size), np.float32)
 
 
-def test_worked_example_of_a_channel() -> None:
+def test_a_channel_equals_the_worked_example() -> None:
     tensors = ChannelQuantizer().encode(np.array([[-1.0], [0.5], [0.3]]))
     assert tensors["quantized"].ravel().tolist() == [-127, 64, 38]
     assert tensors["scale"].tolist() == [np.float32(1) / np.float32(127)]
 
 
-def test_worked_example_of_a_block() -> None:
+def test_a_block_equals_the_worked_example() -> None:
     column = np.zeros((16, 1), np.float32)
     column[:3, 0] = (0.5, -1.0, 0.25)
     tensors = BlockQuantizer(4, 16).encode(column)

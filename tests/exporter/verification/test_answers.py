@@ -165,7 +165,7 @@ def test_the_tokenizer_and_its_template_are_closed(
     assert opened_tokenizers[0] in closed
 
 
-def test_processor_time_limits_the_questions_to_at_least_one() -> None:
+def test_processor_time_limits_the_questions_to_no_fewer_than_one() -> None:
     many = {str(number): [1] for number in range(8)}
     assert list(questions.affordable(many, -1.0, 1.0)) == ["0"]
     assert len(questions.affordable(many, 8.5, 5.0)) == 3
@@ -180,7 +180,7 @@ def test_full_precision_continues_from_the_first_differing_token() -> None:
     assert not questions._Reading(text, logits, (0,)).is_open
 
 
-def test_a_bundle_larger_than_memory_is_asked_no_questions(
+def test_a_bundle_larger_than_memory_answers_no_questions(
     chat_bundle: Path,
 ) -> None:
     report = verified(chat_bundle, chat_bundle.parent / "checkpoint", verify_memory=0)

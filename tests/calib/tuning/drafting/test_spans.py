@@ -66,7 +66,7 @@ def test_spans_of_a_step_depend_only_on_seed_and_step() -> None:
     assert drawn == {(size, -position) for size in range(1, 7) for position in range(size)}
 
 
-def test_the_mask_of_spans_of_two_places() -> None:
+def test_the_mask_of_two_spans_equals_the_worked_example() -> None:
     """The prompt has 2 tokens, spans begin at 2 and 4; rows are queries, columns are keys."""
     mask = span_mask(torch.arange(5), torch.tensor([2]), DraftSpans(ENDS, 2))
     assert mask.shape == (1, 1, 10, 10)
