@@ -44,7 +44,7 @@ struct Case {
     if (size.pairs > 0) add_head_changes(size, numbers);
   }
 
-  // Rates of multiples of 1/512, so that angles are exact.
+  // Rates are multiples of 1/512, so that angles are exact.
   void add_head_changes(const Size& size, Numbers& numbers) {
     for (std::int64_t i = 0; i < size.pairs; ++i) {
       rates.push_back(static_cast<float>(numbers.below(512)) / 512.0F);
@@ -71,7 +71,7 @@ std::vector<float> directions(const Call& call) {
   return table;
 }
 
-// Keys and values of all tokens so far, [B, 14 or more, M·D]: past ones are appended first.
+// Keys and values of all tokens, [B, 14 or more, M·D]; past tokens are appended first.
 struct Tokens {
   Tokens(const Case& c, Numbers& numbers)
       : length(11 + c.call.tokens),

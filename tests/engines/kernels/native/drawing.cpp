@@ -9,7 +9,7 @@
 namespace skipdec::tests {
 namespace {
 
-// Reference by definition, with sorted tokens and the library's exp.
+// Draws by definition, with sorted tokens and the library's exp.
 std::int64_t expected(const Draw& draw, const std::vector<float>& logits) {
   const float best = *std::max_element(logits.begin(), logits.end());
   std::vector<std::size_t> order(logits.size());

@@ -36,7 +36,7 @@ Outcome normalization(InstructionSet set);
 Outcome drawing(InstructionSet set);
 bool team();
 
-// Rows, depth and columns of a product: one, odd numbers, complete and partial blocks.
+// Rows, depth and columns of a product: 1, odd numbers, complete and partial blocks.
 struct Shape {
   std::int64_t rows, depth, columns;
 };
@@ -62,8 +62,8 @@ inline Place place_of(const Columns& columns, std::int64_t n) {
 // Returns SiLU(gate) · other for rows of ``products`` [M, N], whose first N / 2 are the gate.
 std::vector<float> gated(const std::vector<float>& products, std::int64_t columns);
 
-// How far a gated product may be from ``gated``: our exp is not the library's. The first is a share
-// of the value; the second a value as small as where our exp is 0 already.
+// Tolerances of a gated product against ``gated``, because our exp is not the library's. The first
+// is relative; the second is absolute, for values at which our exp is already 0.
 constexpr float kGatedTolerance = 1e-6F, kTinyGate = 1e-33F;
 
 // Pseudo-random numbers that are the same with every standard library.
@@ -100,7 +100,7 @@ void blocks_in_two_threads(const Columns& columns, const Part& part) {
   });
 }
 
-// A float32 from its upper half, and its upper half.
+// Convert a float32 from and to its upper half.
 inline float widened(std::uint16_t half) {
   const std::uint32_t bits = std::uint32_t{half} << 16U;
   float value = 0;

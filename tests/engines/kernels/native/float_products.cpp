@@ -7,7 +7,7 @@
 namespace skipdec::tests {
 namespace {
 
-// Weights that bfloat16 holds, multiples of 1/16, in it and in float32.
+// Weights that bfloat16 represents, multiples of 1/16, in bfloat16 and in float32.
 struct Case {
   Case(const Shape& of_results, bool is_gated, Numbers& numbers) : shape(of_results) {
     weights.depth = shape.depth;

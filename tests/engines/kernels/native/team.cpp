@@ -1,4 +1,4 @@
-// Callers of a team, more at once than it serves, whose tasks must each run exactly once.
+// Calls a team from more threads than it serves at once; each task must run exactly once.
 #include "operators/team.h"
 
 #include <cstdio>
@@ -12,7 +12,7 @@ constexpr int kCallers = 12, kCalls = 200;
 
 // Runs tasks that count their runs, and returns whether each has run once.
 bool runs_each_once(Team& team, std::size_t tasks) {
-  std::vector<int> runs(tasks, 0);  // of one thread each, so that sanitizers see a second one
+  std::vector<int> runs(tasks, 0);  // each is of one thread, so that sanitizers see a second
   team.run([](void* data, std::size_t i) { ++static_cast<int*>(data)[i]; }, tasks, runs.data());
   for (const int each : runs)
     if (each != 1) return false;
