@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reference import Plan, full_plan, linear_plan, reference_logits
-from runtimes import Asked, both
+from runtimes import TimedRequest, both
 from tiny_models import LLAMA_BASE, LLAMA_RELATIVES, random_model
 from transformers import PreTrainedModel
 
@@ -56,7 +56,7 @@ def test_both_runtimes_write_the_greedy_tokens_of_the_reference(
             model=str(checkpoint), output=bundle, kernels="skipdec", verify=False, **precision
         )
     )
-    requests = [Asked(prompt, GREEDY, schedule) for schedule in PLANS for prompt in PROMPTS]
+    requests = [TimedRequest(prompt, GREEDY, schedule) for schedule in PLANS for prompt in PROMPTS]
     with both(bundle) as (python, native):
         made = python.run(requests)
         assert native.run(requests) == made

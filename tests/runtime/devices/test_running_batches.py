@@ -9,7 +9,7 @@ from compared_tokens import compare_tokens
 from device_generators import Exported, num_graphs, slots_of
 from machine_devices import DEVICES, TOLERANCES, open_on
 from poisoned_caches import poison_devices
-from random_requests import Wanted, draw, run_all, texts, together
+from random_requests import ArrivingRequest, draw, run_all, texts, together
 from tiny_models import STRUCTURES
 
 from skipdec import Generator, SamplingParams
@@ -19,11 +19,11 @@ REQUESTS = {"cuda": 40, "rehearsal": 30}
 ROWS = 5
 
 
-def _greedy(wanted: Wanted) -> bool:
+def _greedy(wanted: ArrivingRequest) -> bool:
     return wanted.params.temperature == 0
 
 
-def _alone_with_margins(generator: Generator, one: Wanted) -> CompletionOutput:
+def _alone_with_margins(generator: Generator, one: ArrivingRequest) -> CompletionOutput:
     params = one.params.updated(logprobs=2)
     return generator.generate([one.prompt], params, schedule=one.schedule)[0].outputs[0]
 

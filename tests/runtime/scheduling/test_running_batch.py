@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_requests import Wanted, draw, run_all, texts, together
+from random_requests import ArrivingRequest, draw, run_all, texts, together
 
 from skipdec import (
     CapacityError,
@@ -50,7 +50,9 @@ def test_prompts_at_different_depths_share_a_call(generator: Generator) -> None:
     """A layer that runs only part of a row must leave the rest of that row unchanged."""
     decay = "linear:max=4,min=2,horizon=5,prompt=decay"
     wanted = [
-        Wanted(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), schedule, 0)
+        ArrivingRequest(
+            prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), schedule, 0
+        )
         for prompt, schedule in (([5, 6, 7, 8, 9, 10], "full"), ([11, 12, 13], decay))
     ]
     results = together(generator, wanted, max_prefill_tokens=64)
@@ -61,7 +63,9 @@ def test_a_cancelled_request_frees_its_slots_and_affects_no_other(
     generator: Generator,
 ) -> None:
     wanted = [
-        Wanted([5, 6, 7], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), "full", 0)
+        ArrivingRequest(
+            [5, 6, 7], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), "full", 0
+        )
     ] * 3
     with generator.running_batch() as batch:
         numbers = [batch.add(one.prompt, one.params, schedule=one.schedule) for one in wanted]

@@ -14,7 +14,7 @@ import pytest
 from device_generators import Exported, Open, device_of, on_onnxruntime
 from loaded_backends import BACKENDS, ON_GPUS
 from poisoned_caches import poison_devices
-from random_requests import Wanted, draw, run_all, texts, together
+from random_requests import ArrivingRequest, draw, run_all, texts, together
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import EnvironmentMismatchError
@@ -46,7 +46,8 @@ def test_rows_that_need_all_logits_get_their_own(open_on_device: Open) -> None:
         SamplingParams(temperature=0.9, seed=2, max_tokens=8, top_p=0.9, logprobs=1),
     ]
     wanted = [
-        Wanted([5 + 7 * index, 6, 7], one, MIXED[index], index) for index, one in enumerate(params)
+        ArrivingRequest([5 + 7 * index, 6, 7], one, MIXED[index], index)
+        for index, one in enumerate(params)
     ]
     for one, output in zip(wanted, together(generator, wanted), strict=True):
         alone = one.alone(generator)
@@ -88,7 +89,7 @@ def test_most_texts_of_a_batch_on_a_gpu_equal_those_alone(
         pytest.skip(str(error))
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     wanted = [
-        Wanted([5 + index, 6, 7][: 1 + index % 3], params, MIXED[index % 3], index // 2)
+        ArrivingRequest([5 + index, 6, 7][: 1 + index % 3], params, MIXED[index % 3], index // 2)
         for index in range(18)
     ]
     with Generator(loaded.bundle, loaded.backend, max_batch_size=4) as generator:

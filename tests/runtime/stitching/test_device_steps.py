@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from device_generators import Exported, Open, device_of, on_tensorrt, slots_of
 from host_device import HostDevice
-from random_requests import Wanted, draw, run_all, texts, together
+from random_requests import ArrivingRequest, draw, run_all, texts, together
 
 from skipdec import CapacityError, Generator, SamplingParams, UsageError
 from skipdec.engines.errors import DeviceError
@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
 MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,placement=bottom")
 
 
-def steady(generator: Generator, wanted: list[Wanted]) -> list[Counter[str]]:
+def steady(generator: Generator, wanted: list[ArrivingRequest]) -> list[Counter[str]]:
     """Return the device's operations in each of three runs of the requests in one engine."""
     device, changes = device_of(generator), []
     with generator.running_batch() as engine:
@@ -37,7 +37,8 @@ def steady(generator: Generator, wanted: list[Wanted]) -> list[Counter[str]]:
 def test_the_steady_state_allocates_and_captures_nothing(open_on_device: Open) -> None:
     generator = open_on_device(max_batch_size=4)
     wanted = [
-        Wanted([5 + index] * 7, GREEDY, schedule, 0) for index, schedule in enumerate(MIXED * 3)
+        ArrivingRequest([5 + index] * 7, GREEDY, schedule, 0)
+        for index, schedule in enumerate(MIXED * 3)
     ]
     _, _, last = steady(generator, wanted)
     assert last["allocate"] == last["pinned"] == last["captures"] == 0
@@ -65,7 +66,7 @@ def test_graphs_are_keyed_by_padded_row_counts(open_on_device: Open) -> None:
     """Rows that start and end one by one and change places need few graphs."""
     generator = open_on_device(max_batch_size=4)
     wanted = [
-        Wanted([5, index], GREEDY.updated(max_tokens=4 + index), "full", 3 * index)
+        ArrivingRequest([5, index], GREEDY.updated(max_tokens=4 + index), "full", 3 * index)
         for index in range(8)
     ]
     with generator.running_batch() as engine:
@@ -144,7 +145,7 @@ def test_one_bucket_holds_all_rows_and_larger_requests_are_refused(
 def test_a_prompt_longer_than_the_plans_allow_runs_in_chunks(
     exported: Exported, tmp_path: Path
 ) -> None:
-    wanted = [Wanted([9, 8, 7, 6, 5] * 4, GREEDY, schedule, 0) for schedule in MIXED]
+    wanted = [ArrivingRequest([9, 8, 7, 6, 5] * 4, GREEDY, schedule, 0) for schedule in MIXED]
     with Generator.open(exported("pre_norm"), threads=1) as generator:
         expected = [texts(one.alone(generator)) for one in wanted]
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm", max_prompt_len=6)
@@ -155,7 +156,7 @@ def test_a_prompt_longer_than_the_plans_allow_runs_in_chunks(
 def test_no_more_prompts_share_a_call_than_the_plans_allow(
     exported: Exported, tmp_path: Path
 ) -> None:
-    wanted = [Wanted([9, 8 + index], GREEDY, "full", 0) for index in range(5)]
+    wanted = [ArrivingRequest([9, 8 + index], GREEDY, "full", 0) for index in range(5)]
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm", max_prefill_rows=2)
     with Generator(bundle, backend) as generator:
         results = [texts(output) for output in together(generator, wanted)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from chat_templates import SPECIAL_TOKENS, TEMPLATES, byte_tokenizer
+from in_process_renderer import InProcessRenderer
 from jinja2 import TemplateError
-from renderer_here import RendererHere
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import PreTrainedTokenizerFast
@@ -38,7 +38,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _rendering_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "_Process", RendererHere)
+    monkeypatch.setattr(template_process, "_Process", InProcessRenderer)
 
 
 class _Clock(datetime):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from runtimes import Asked, Made
+from runtimes import Generated, TimedRequest
 
 from skipdec import SamplingParams
 
@@ -27,15 +27,15 @@ def draw_prompt(length: int) -> list[int]:
     return np.random.default_rng(length).integers(4, 131, length).tolist()
 
 
-def of_every_kind(prompts: Sequence[list[int]], schedule: str) -> list[Asked]:
+def of_every_kind(prompts: Sequence[list[int]], schedule: str) -> list[TimedRequest]:
     """Return requests of each kind and prompt that run one after another."""
     return [
-        Asked(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
+        TimedRequest(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
         for kind in KINDS
         for prompt in prompts
     ]
 
 
-def drafts_of(made: Sequence[Sequence[Made]]) -> list[tuple[int, int, int]]:
+def drafts_of(made: Sequence[Sequence[Generated]]) -> list[tuple[int, int, int]]:
     """Return passes, drafted and accepted tokens of completions with at least one pass."""
     return [each.drafts for outputs in made for each in outputs if len(each.token_ids) > 1]

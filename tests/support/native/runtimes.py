@@ -22,7 +22,7 @@ LIBRARY = onnxruntime_library()
 
 
 @dataclass(frozen=True)
-class Asked:
+class TimedRequest:
     """A request sent ``after`` that many deltas of others, cancelled after ``patience``."""
 
     prompt: str | Sequence[int]
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Made:
+class Generated:
     """One completion.
 
     ``ranks`` and ``logprobs``: (token id, rank) of each token's candidates, and their values;
@@ -53,7 +53,7 @@ class Made:
 class Runtime(Protocol):
     """Runs requests and returns the completions of each."""
 
-    def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]: ...
+    def run(self, requests: Sequence[TimedRequest], **options: object) -> list[list[Generated]]: ...
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class PythonRuntime:
 
     generator: Generator
 
-    def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]:
+    def run(self, requests: Sequence[TimedRequest], **options: object) -> list[list[Generated]]:
         assert not options
-        return [[_made(output) for output in self._alone(each)] for each in requests]
+        return [[_of_python(output) for output in self._alone(each)] for each in requests]
 
-    def _alone(self, request: Asked) -> Sequence[CompletionOutput]:
+    def _alone(self, request: TimedRequest) -> Sequence[CompletionOutput]:
         (output,) = self.generator.generate(
             [request.prompt], request.params, schedule=request.schedule
         )
@@ -81,12 +81,12 @@ class NativeRuntime:
     num_layers: int
     horizon: int | None = None  # for presets without one, if the bundle's schedule has a horizon
 
-    def run(self, requests: Sequence[Asked], **options: object) -> list[list[Made]]:
+    def run(self, requests: Sequence[TimedRequest], **options: object) -> list[list[Generated]]:
         answers = run_native(self.bundle, [self._line(each) for each in requests], **options)
         assert not [answer["error"] for answer in answers if "error" in answer][:5]
-        return [[_made_natively(output) for output in answer["outputs"]] for answer in answers]
+        return [[_of_native(output) for output in answer["outputs"]] for answer in answers]
 
-    def _line(self, request: Asked) -> dict[str, Any]:
+    def _line(self, request: TimedRequest) -> dict[str, Any]:
         params = native_params(request.params)
         line: dict[str, Any] = {"prompt": request.prompt, "params": params, "after": request.after}
         if request.patience is not None:
@@ -145,9 +145,9 @@ def both(
         yield PythonRuntime(generator), native
 
 
-def _made(output: CompletionOutput) -> Made:
+def _of_python(output: CompletionOutput) -> Generated:
     rows = output.logprobs or ()
-    return Made(
+    return Generated(
         output.token_ids,
         output.text,
         output.layers_per_token,
@@ -163,10 +163,10 @@ def _counted(drafts: Drafts) -> tuple[int, int, int]:
     return drafts.passes, drafts.drafted, drafts.accepted
 
 
-def _made_natively(output: dict[str, Any]) -> Made:
+def _of_native(output: dict[str, Any]) -> Generated:
     assert output["streamed"] == output["text"]
     rows = output["logprobs"]
-    return Made(
+    return Generated(
         tuple(output["token_ids"]),
         output["text"],
         tuple(output["layers"]),

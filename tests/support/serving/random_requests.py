@@ -19,7 +19,7 @@ SCHEDULES = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ArrivingRequest:
     prompt: list[int]
     params: SamplingParams
     schedule: str | None
@@ -29,7 +29,7 @@ class Wanted:
         return generator.generate([self.prompt], self.params, schedule=self.schedule)[0]
 
 
-def draw(seed: int, count: int, longest: int = 24) -> list[Wanted]:
+def draw(seed: int, count: int, longest: int = 24) -> list[ArrivingRequest]:
     rng = random.Random(seed)
     wanted, arrival = [], 0
     for _ in range(count):
@@ -43,13 +43,13 @@ def draw(seed: int, count: int, longest: int = 24) -> list[Wanted]:
             ignore_eos=rng.random() < 0.7,
         )
         prompt = [rng.randrange(4, 90) for _ in range(rng.randrange(1, longest))]
-        wanted.append(Wanted(prompt, params, rng.choice(SCHEDULES), arrival))
+        wanted.append(ArrivingRequest(prompt, params, rng.choice(SCHEDULES), arrival))
     return wanted
 
 
 def together(
     generator: Generator,
-    wanted: list[Wanted],
+    wanted: list[ArrivingRequest],
     *,
     max_prefill_tokens: int = 16,
     draft: str | None = None,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bundle_documents import add_ngrams
 from drafted_requests import ALONE, BASE, drafts_of, draw_prompt, of_every_kind
-from runtimes import Asked, NativeRuntime, both, run_native
+from runtimes import NativeRuntime, TimedRequest, both, run_native
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
@@ -22,7 +22,7 @@ SCHEDULES = ("full", "linear:max=5,min=2,horizon=12")
 PROMPTS = [draw_prompt(length) for length in (6, 1)]
 
 
-def requests_for(schedule: str) -> list[Asked]:
+def requests_for(schedule: str) -> list[TimedRequest]:
     """Return requests of every kind twice, so that n-grams know the texts of the second half."""
     return of_every_kind(PROMPTS, schedule) * 2
 
@@ -70,7 +70,7 @@ def test_drafts_of_all_planned_layers_are_always_accepted(bundle: Path) -> None:
     schedule = "constant:max=3"  # layers 0, 4 and 5
     kinds = ({}, {"temperature": 0.8, "seed": 2, "n": 2}, {"temperature": 1.5, "seed": 3})
     requests = [
-        Asked([5, 6, 7], BASE.model_copy(update=kind | {"max_tokens": 33}), schedule)
+        TimedRequest([5, 6, 7], BASE.model_copy(update=kind | {"max_tokens": 33}), schedule)
         for kind in kinds
     ]
     drafted = native.run(requests, draft="ends:3,adapt=no", max_batch_size=4)
@@ -83,7 +83,7 @@ def test_stop_strings_cut_texts_within_a_drafted_pass(
     text_bundle: Path, stop: tuple[str, ...]
 ) -> None:
     params = SamplingParams(max_tokens=30, temperature=1.5, seed=3, stop=stop)
-    requests = [Asked(text, params, after=ALONE) for text in ("naïve café", "a stop")] * 3
+    requests = [TimedRequest(text, params, after=ALONE) for text in ("naïve café", "a stop")] * 3
     native = NativeRuntime(text_bundle, 6, 4)
     drafted = native.run(requests, draft="own,adapt=no,exact=no")
     assert drafted == native.run(requests)

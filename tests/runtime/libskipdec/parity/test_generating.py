@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bundle_documents import edit
 from mutations import copy_bundle
-from runtimes import Asked, Runtime, both, native_params, run_native, schedule_json
+from runtimes import Runtime, TimedRequest, both, native_params, run_native, schedule_json
 from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
@@ -44,7 +44,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
 
 
 def expect_equal(
-    runtimes: tuple[Runtime, Runtime], requests: list[Asked], **options: object
+    runtimes: tuple[Runtime, Runtime], requests: list[TimedRequest], **options: object
 ) -> None:
     python, native = runtimes
     for each, expected, given in zip(
@@ -66,7 +66,9 @@ def runtimes(exported: Callable[..., Path]) -> Iterator[tuple[Runtime, Runtime]]
 def test_all_schedules_in_one_batch_give_equal_results(
     runtimes: tuple[Runtime, Runtime], prefix_cache: bool
 ) -> None:
-    requests = [Asked(prompt, GREEDY, schedule) for schedule in SCHEDULES for prompt in PROMPTS]
+    requests = [
+        TimedRequest(prompt, GREEDY, schedule) for schedule in SCHEDULES for prompt in PROMPTS
+    ]
     expect_equal(runtimes, requests, prefix_cache=prefix_cache, max_batch_size=5)
 
 
@@ -81,8 +83,8 @@ def test_every_end_token_stops_its_row(
     edit(bundle, "manifest.json", lambda manifest: manifest["model"].update(end_token_ids=ends))
     params = GREEDY.model_copy(update={"ignore_eos": False, "min_tokens": min_tokens})
     with both(bundle) as (python, native):
-        made = native.run([Asked(prompt, params) for prompt in PROMPTS])
-        assert made == python.run([Asked(prompt, params) for prompt in PROMPTS])
+        made = native.run([TimedRequest(prompt, params) for prompt in PROMPTS])
+        assert made == python.run([TimedRequest(prompt, params) for prompt in PROMPTS])
     for (row,) in made:
         assert (row.finish_reason, row.stop_reason) == ("stop", None)
         assert row.token_ids[-1] in ends
@@ -99,7 +101,7 @@ def test_the_bundles_sampling_defaults_apply_where_a_request_has_none(
     change = {"sampling_defaults": defaults}
     given = {"max_tokens": 14, "ignore_eos": True, "seed": 1}
     requests = [
-        Asked(PROMPTS[0], SamplingParams(**given, **more))
+        TimedRequest(PROMPTS[0], SamplingParams(**given, **more))
         for more in ({}, {"temperature": 1.0}, {"top_k": 0, "top_p": 1.0}, defaults)
     ]
     with both(bundle) as (_, native):
@@ -139,7 +141,7 @@ def test_every_precision_gives_equal_results(
     with both(exported("pre_norm", **options)) as runtimes:
         # Run them one at a time: rounding of float products depends on the number of rows.
         requests = [
-            Asked(prompt, GREEDY, schedule, after=1 << 20)
+            TimedRequest(prompt, GREEDY, schedule, after=1 << 20)
             for schedule in (SCHEDULES[0], SCHEDULES[1], SCHEDULES[-1])
             for prompt in PROMPTS
         ]
@@ -162,7 +164,7 @@ def test_rotary_structures_give_equal_results_in_other_precisions(
 ) -> None:
     with both(exported(structure, kernels="skipdec", **options)) as runtimes:
         requests = [
-            Asked(prompt, GREEDY, schedule, after=1 << 20)
+            TimedRequest(prompt, GREEDY, schedule, after=1 << 20)
             for schedule in (SCHEDULES[1], SCHEDULES[-1])
             for prompt in PROMPTS
         ]
@@ -172,7 +174,7 @@ def test_rotary_structures_give_equal_results_in_other_precisions(
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_every_structure_gives_equal_results(exported: Callable[..., Path], structure: str) -> None:
     with both(exported(structure, kernels="auto", quantize="int8")) as runtimes:
-        expect_equal(runtimes, [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS])
+        expect_equal(runtimes, [TimedRequest(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_every_sampling_option_gives_equal_results(
     runtimes: tuple[Runtime, Runtime], params: dict[str, Any]
 ) -> None:
     chosen = SamplingParams(max_tokens=12, **params)
-    expect_equal(runtimes, [Asked(prompt, chosen, SCHEDULES[1]) for prompt in PROMPTS])
+    expect_equal(runtimes, [TimedRequest(prompt, chosen, SCHEDULES[1]) for prompt in PROMPTS])
 
 
 @pytest.mark.parametrize("max_prefill_tokens", [16, 2048])
@@ -215,7 +217,7 @@ def test_hundreds_of_requests_at_random_times_give_equal_results(
         if chance.random() < 0.3:
             prompt = common[: chance.randint(1, 36)] + prompt[:5]
         deltas += chance.choice((0, 0, 1, 6))
-        requests.append(Asked(prompt, params, chance.choice(SCHEDULES), after=deltas))
+        requests.append(TimedRequest(prompt, params, chance.choice(SCHEDULES), after=deltas))
     options = {"max_batch_size": 6, "kv_memory": 3_000_000}
     expect_equal(runtimes, requests, max_prefill_tokens=max_prefill_tokens, **options)
 
@@ -224,8 +226,8 @@ def test_a_cancelled_request_keeps_the_beginning_of_its_text(
     runtimes: tuple[Runtime, Runtime],
 ) -> None:
     python, native = runtimes
-    requests = [Asked(PROMPTS[n % 3], GREEDY, SCHEDULES[n % 5], n, n % 4) for n in range(24)]
-    whole = [Asked(each.prompt, each.params, each.schedule) for each in requests]
+    requests = [TimedRequest(PROMPTS[n % 3], GREEDY, SCHEDULES[n % 5], n, n % 4) for n in range(24)]
+    whole = [TimedRequest(each.prompt, each.params, each.schedule) for each in requests]
     for (expected,), (given,) in zip(python.run(whole), native.run(requests), strict=True):
         assert given.finish_reason == "abort"
         assert given.token_ids == expected.token_ids[: len(given.token_ids)]
@@ -264,7 +266,9 @@ def test_texts_stop_where_python_stops(text_bundle: Path, params: dict[str, Any]
     texts = ["naïve café", "a stop", "日本語 ☕", "x" * 20]
     with both(text_bundle, horizon=4) as runtimes:
         requests = [
-            Asked(text, SamplingParams(max_tokens=30, seed=seed, temperature=1.5, **params), "2x")
+            TimedRequest(
+                text, SamplingParams(max_tokens=30, seed=seed, temperature=1.5, **params), "2x"
+            )
             for seed in range(6)
             for text in texts
         ]
@@ -334,5 +338,5 @@ def test_text_prompts_use_the_bundles_template_unless_raw(
 
 @needs_kernels
 def test_copied_weights_give_the_same_tokens(runtimes: tuple[Runtime, Runtime]) -> None:
-    requests = [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS]
+    requests = [TimedRequest(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS]
     expect_equal(runtimes, requests, copies_weights=True)

@@ -13,7 +13,7 @@ from draft_layers import write_draft_layer
 from drafted_requests import BASE, drafts_of, draw_prompt, of_every_kind
 from literal_entries import LiteralDrafts
 from programs import built_program
-from runtimes import LIBRARY, Asked, NativeRuntime, both, run_native
+from runtimes import LIBRARY, NativeRuntime, TimedRequest, both, run_native
 
 from skipdec import Generator
 from skipdec.engines.errors import SkipDecError
@@ -29,7 +29,7 @@ SCHEDULES = ("full", "linear:max=5,min=3,warmup=2,horizon=12")
 PROMPTS = [draw_prompt(length) for length in (30, 1)]
 
 
-def requests_for(schedule: str) -> list[Asked]:
+def requests_for(schedule: str) -> list[TimedRequest]:
     """Return requests of every kind, and four of them again once n-grams know their texts."""
     once = of_every_kind(PROMPTS, schedule)
     return once + once[:4]

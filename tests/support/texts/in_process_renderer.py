@@ -5,7 +5,7 @@ from __future__ import annotations
 from skipdec.runtime.tokens.template_worker import Renderer
 
 
-class RendererHere(Renderer):
+class InProcessRenderer(Renderer):
     """Replaces a process of ``template_process``, without its limits and start-up time."""
 
     has_ended = False
