@@ -32,8 +32,7 @@ struct SamplingParams {
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  std::optional<std::int64_t>
-      logprobs;  // number of most probable tokens to report besides the chosen one
+  std::optional<std::int64_t> logprobs;  // most probable tokens to report besides the chosen one
 
   bool greedy() const { return temperature < 1e-5; }
 
