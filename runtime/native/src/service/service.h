@@ -128,8 +128,8 @@ class Service {
   std::shared_ptr<const Bundle> bundle_;
   ServiceOptions options_;
   pid_t process_;
-  SchedulePointer
-      default_schedule_;  // of one token; if from a file, which may change, of all requests
+  // Resolved for one token; if it is from a file, which may change, all requests have it.
+  SchedulePointer default_schedule_;
   std::string description_, no_tokenizer_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<Backend> backend_;

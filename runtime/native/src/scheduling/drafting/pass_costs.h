@@ -70,8 +70,8 @@ class PassCosts {
   std::int64_t draft_steps_ = 0;
   double draft_seconds_ = 0;
   std::map<std::int64_t, std::int64_t> count_;  // passes, by class of rows
-  std::map<std::int64_t, std::int64_t>
-      plain_left_;  // passes over one token still wanted, by class of rows
+  // Passes over one token that are still to measure, by class of rows.
+  std::map<std::int64_t, std::int64_t> plain_left_;
 };
 
 }  // namespace skipdec::runtime
