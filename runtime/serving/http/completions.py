@@ -98,7 +98,7 @@ async def _beside(
         try:
             return await made
         except asyncio.CancelledError:
-            if not record.gone:
+            if not record.disconnected:
                 raise
             raise _disconnected() from None
 
@@ -116,7 +116,7 @@ async def _read_body(request: HttpRequest, seconds: float) -> bytes:
         waited = f"the body did not come within {seconds:g} s"
         raise ApiError(408, waited, headers={"Connection": "close"}) from None
     except ClientDisconnect:
-        RequestRecord.of(request.scope).gone = True
+        RequestRecord.of(request.scope).disconnected = True
         raise _disconnected() from None
 
 

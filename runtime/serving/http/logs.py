@@ -42,7 +42,7 @@ class RequestRecord:
     start_ns: int  # nanoseconds since 1970
     client: str = ""  # its address, or a name for its API key; clients take turns
     status: int | None = None  # None: nothing was answered
-    gone: bool = False  # the client disconnected before the end
+    disconnected: bool = False  # the client, before the end
     observed: bool = False  # its texts have ended and count in metrics
     model: str | None = None
     schedule: str | None = None  # as requested

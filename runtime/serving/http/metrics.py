@@ -66,7 +66,7 @@ class Metrics:
         model = record.model or ""
         used = usage(outputs, counts_drafts=counts_drafts)
         record.use(used)
-        if record.gone:
+        if record.disconnected:
             return used
         record.observed = True
         self._whole.labels(model).observe(record.seconds)
@@ -85,7 +85,7 @@ class Metrics:
 
     def end(self, record: RequestRecord) -> None:
         """Count an API request that failed, or whose client disconnected before it ended."""
-        reason = "disconnected" if record.gone and not record.observed else record.error
+        reason = "disconnected" if record.disconnected and not record.observed else record.error
         if reason is not None and record.path.startswith("/v1/"):
             self._failed.labels(record.model or "", reason).inc()
 

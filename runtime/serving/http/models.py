@@ -204,7 +204,7 @@ class ServedModels(Mapping[str, ServedModel]):
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            record.gone = True
+            record.disconnected = True
             cancel()
 
         watching = asyncio.create_task(watch())

@@ -38,7 +38,7 @@ async def scored_answer(
     tasks = list[asyncio.Task[ScoreOutput]]()
     async with models.running_for(request.receive, record, tasks):
         for one in prepared:
-            if record.gone:
+            if record.disconnected:
                 break
             tasks.append(asyncio.create_task(model.engine.wait_for_scores(one)))
             await asyncio.sleep(0)  # other requests get a turn between two prompts

@@ -51,7 +51,7 @@ def trace(scope: Scope, record: RequestRecord) -> None:
         for name, start, end in times.phases():
             attributes = {"skipdec.prompt": index}
             tracer.start_span(name, inside, attributes=attributes, start_time=start).end(end)
-    if record.error is not None or record.gone:
+    if record.error is not None or record.disconnected:
         span.set_status(otel.StatusCode.ERROR, record.error or "disconnected")
     span.end()
 

@@ -64,7 +64,7 @@ def test_each_request_writes_what_it_writes_alone(
     record_property("requests", len(wanted))
     record_property("equal", len(wanted) - len(different))
     record_property("ties", comparison.ties)
-    assert not comparison.parted, "\n".join(comparison.parted)
+    assert not comparison.diverged, "\n".join(comparison.diverged)
     drawn = sum(not _greedy(one) for one in wanted)
     assert len(different) - len(greedy) <= (drawn / 3 if device == "cuda" else 0)
     assert not any(each.finish_reason == "error" for one in outputs for each in one.outputs)
@@ -85,7 +85,7 @@ def test_each_padded_row_count_has_one_captured_graph(
                 run_all(engine)
                 found = [engine.take(number).outputs[0] for number in numbers]
                 comparison = compare_tokens(found, [expected] * rows, TOLERANCES["float16"])
-                assert not comparison.parted, "\n".join(comparison.parted)
+                assert not comparison.diverged, "\n".join(comparison.diverged)
                 again = num_graphs(slots_of(engine)._engines)
                 assert captured.setdefault(rows, again) <= again
     record_property("graphs", captured)

@@ -53,7 +53,7 @@ def test_tokens_equal_the_cpus(
     tolerance = TOLERANCES[dtype]
     for texts in (found, scored):
         comparison = compare_tokens(texts, expected, tolerance)
-        assert not comparison.parted, "\n".join(comparison.parted)
+        assert not comparison.diverged, "\n".join(comparison.diverged)
     differences = [
         abs(
             one.logprobs[0][one.token_ids[0]].logprob
@@ -89,4 +89,4 @@ def test_only_a_tie_excuses_another_token(
     found: tuple[int, ...], lead: float, counts: tuple[int, int, int]
 ) -> None:
     comparison = compare_tokens([_completion(found)], [_completion((5, 6), lead)], 0.05)
-    assert (comparison.equal, comparison.ties, len(comparison.parted)) == counts
+    assert (comparison.equal, comparison.ties, len(comparison.diverged)) == counts

@@ -9,12 +9,12 @@ from skipdec.runtime.tokens.outputs import CompletionOutput
 
 @dataclass(frozen=True)
 class TokenComparison:
-    """Counts equal texts and those that diverge at a tie; ``parted`` has a line per other text."""
+    """Counts of equal texts and of ties; ``diverged`` has a line for each other text."""
 
     compared: int
     equal: int
     ties: int
-    parted: tuple[str, ...]
+    diverged: tuple[str, ...]
 
 
 def margin(expected: CompletionOutput, position: int) -> float:
@@ -37,7 +37,7 @@ def compare_tokens(
     Depths must be equal up to that token.
     """
     equal = ties = 0
-    parted = []
+    diverged = []
     for index, (one, other) in enumerate(zip(found, expected, strict=True)):
         pairs = zip(one.token_ids, other.token_ids, strict=False)
         position = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
@@ -47,8 +47,8 @@ def compare_tokens(
         elif position is not None and same_depths and margin(other, position) <= tolerance:
             ties += 1
         else:
-            parted.append(
+            diverged.append(
                 f"text {index} parts at token {position}: {one.token_ids} of depths "
                 f"{one.layers_per_token}, expected {other.token_ids} of {other.layers_per_token}"
             )
-    return TokenComparison(len(expected), equal, ties, tuple(parted))
+    return TokenComparison(len(expected), equal, ties, tuple(diverged))
