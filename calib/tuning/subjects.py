@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,15 +57,15 @@ class WholeModel:
     ``model`` has the start weights and, after ``write``, the written ones.
     """
 
-    def __init__(self, plan: TuningPlan, model: SkipModel) -> None:
-        self._plan, self.model = plan, model
+    def __init__(self, plan: TuningPlan, model: SkipModel, events: Events) -> None:
+        self._plan, self.model, self._events = plan, model, events
         self._plain: PreTrainedModel | None = None
         self.parameters = self.trained_parameters = 0
         self.drafts = None if plan.config.draft is None else plan.config.draft.layers
 
-    def make_trainer(self, events: Events) -> OrderedTrainer:
+    def make_trainer(self) -> OrderedTrainer:
         """Return the Trainer of the model."""
-        return make_trainer(self._plan, self.model, events)
+        return make_trainer(self._plan, self.model, self._events)
 
     def finish(self, trainer: OrderedTrainer) -> None:
         """Gather the weights in the main process in the type in which they are written.
@@ -79,11 +80,11 @@ class WholeModel:
         is_finite = self._plain is None or are_finite(self._plain.parameters())
         require_finite(self._plan, is_finite, trainer.args.device)
 
-    def acceptance(self, events: Events) -> Acceptance | None:
+    def acceptance(self) -> Acceptance | None:
         """Return how many drafts hold on held-out prompts, if any; None if none are tuned."""
         if self.drafts is None:
             return None
-        texts = greedy_texts(self.model, self._plan, events)
+        texts = greedy_texts(self.model, self._plan, self._events)
         return measure_acceptance(
             self.model, texts, held_by_layers(self.model, self._plan.layers_used)
         )
@@ -114,8 +115,7 @@ class NewDraftLayer:
     """A draft layer that reads states of ``model``, which stays unchanged."""
 
     def __init__(self, plan: TuningPlan, model: SkipModel, events: Events) -> None:
-        self._plan, self.model = plan, model
-        self._texts: Texts | None = None  # of the frozen model for held-out prompts
+        self._plan, self.model, self._events = plan, model, events
         examples = plan.data.examples
         self._layer = DraftLayer(model, kept_tokens(examples, plan.model.vocab_size))
         fit_entry(self._layer, examples, plan.config.batch_size, events)
@@ -123,9 +123,9 @@ class NewDraftLayer:
         self.trained_parameters = sum(weight.numel() for weight in self._layer.parameters())
         self.drafts = "a draft layer"
 
-    def make_trainer(self, events: Events) -> OrderedTrainer:
+    def make_trainer(self) -> OrderedTrainer:
         """Return the Trainer of the layer."""
-        return DraftLayerTrainer(**trainer_keywords(self._plan, events), model=self._layer)
+        return DraftLayerTrainer(**trainer_keywords(self._plan, self._events), model=self._layer)
 
     def finish(self, trainer: OrderedTrainer) -> None:
         """Round the weights to the written type, so that measurements apply to what is written.
@@ -136,10 +136,13 @@ class NewDraftLayer:
         self._layer.load_state_dict({name: each.to(self._dtype) for name, each in state.items()})
         require_finite(self._plan, are_finite(self._layer.parameters()), trainer.args.device)
 
-    def acceptance(self, events: Events) -> Acceptance | None:
+    @cached_property
+    def _texts(self) -> Texts:
+        """What the frozen model writes for held-out prompts."""
+        return greedy_texts(self.model, self._plan, self._events)
+
+    def acceptance(self) -> Acceptance | None:
         """Return how many drafts hold on held-out prompts, if any."""
-        if self._texts is None:
-            self._texts = greedy_texts(self.model, self._plan, events)
         return measure_acceptance(self.model, self._texts, held_by_draft_layer(self._layer.eval()))
 
     def write(self, directory: Path) -> None:

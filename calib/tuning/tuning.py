@@ -80,13 +80,13 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         model = plan.start.load().to(measuring_device(plan.config)).eval()
     set_seed(plan.config.seed)  # for adapters and dropout
     is_whole = not plan.config.draft_layer
-    subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model, events)
+    subject = (WholeModel if is_whole else NewDraftLayer)(plan, model, events)
     measures_losses = is_whole and is_main()  # a draft layer leaves the model's as they are
     with stages.timed("validate"):
         at_start = _losses(subject.model, plan, events) if measures_losses else {}
-        drafts = subject.acceptance(events) if is_main() else None
+        drafts = subject.acceptance() if is_main() else None
     with stages.timed("train"):
-        trainer = subject.make_trainer(events)
+        trainer = subject.make_trainer()
         train(plan, trainer)
         subject.finish(trainer)
     if not is_main():
@@ -103,7 +103,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
                 text=subject.drafts,
                 layers=plan.layers_used,
                 start=drafts,
-                tuned=subject.acceptance(events),
+                tuned=subject.acceptance(),
             )
         report = make_report(
             plan,

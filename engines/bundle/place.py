@@ -47,7 +47,12 @@ _DIRECTORY_MODE = 0o775
 
 def partial_path(target: Path) -> Path:
     """Return the build directory of the result ``target``: beside it, on the same file system."""
-    return target.parent / f".{target.name}.partial"
+    return _beside(target, "partial")
+
+
+def _beside(target: Path, purpose: str) -> Path:
+    """Return the hidden path beside ``target`` for ``purpose``; the root has one, too."""
+    return target.parent / f".{target.name}.{purpose}"
 
 
 def sync(path: Path) -> None:
@@ -83,7 +88,7 @@ class Place:
     @property
     def old(self) -> Path:
         """Return the directory to which a replaced result is moved before it is deleted."""
-        return self.target.parent / f".{self.target.name}.old"
+        return _beside(self.target, "old")
 
     @property
     def is_interrupted(self) -> bool:
@@ -252,7 +257,7 @@ class WriterLock:
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.path = target.parent / f".{target.name}.lock"
+        self.path = _beside(target, "lock")
         self._descriptor: int | None = None
 
     def __enter__(self) -> WriterLock:

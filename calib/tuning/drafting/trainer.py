@@ -45,7 +45,7 @@ def fit_entry(
     layer: DraftLayer,
     examples: Sequence[TokenisedExample],
     batch_size: int,
-    events: Events | None = None,
+    events: Events,
 ) -> None:
     """Fit the map to the draft layer's input so that it best predicts the last layer's input.
 
@@ -53,7 +53,6 @@ def fit_entry(
     below the last. The map is solved for the directions of the states of up to 256 examples, and
     scaled to the median of their magnitudes. ``events`` advances by a step for each batch.
     """
-    events = events or Events()
     width = layer.entry.shape[0]
     gram = torch.zeros(2 * width, 2 * width, dtype=torch.float64, device=layer.entry.device)
     cross, sizes = gram[:, :width].clone(), []

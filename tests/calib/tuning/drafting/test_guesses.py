@@ -16,6 +16,7 @@ from skipdec.calib.tuning.drafting.layer import DraftLayer, guess_places
 from skipdec.calib.tuning.drafting.trainer import fit_entry, kept_tokens, weighted_divergence
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import SkipModel
+from skipdec.engines.host.events import Events
 
 GUESSES = 4
 KEPT = tuple(range(3, 90, 2))
@@ -127,7 +128,7 @@ def test_a_fitted_input_is_nearer_to_the_last_layer_than_a_plain_map(
         return float((entries - wanted).square().mean() / wanted.square().mean())
 
     plain = error()
-    fit_entry(layer, rows, batch_size=16)
+    fit_entry(layer, rows, batch_size=16, events=Events())
     assert error() < min(1.0, 0.7 * plain)
 
 
