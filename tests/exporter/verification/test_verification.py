@@ -276,6 +276,9 @@ def test_a_bundle_moved_during_verification_is_still_verified(
 def test_another_model_is_refused(exported: Exported, verified: Verify) -> None:
     with pytest.raises(VerificationError, match="hidden_size is 32 in the bundle; requested: 64"):
         verified(exported("pre_norm"), "untied")
+    with pytest.raises(VerificationError) as caught:
+        verified(exported("pre_norm"), "llama")
+    assert caught.value.problems == ("family is 'opt' in the bundle; requested: 'llama'",)
 
 
 def test_a_damaged_bundle_is_not_compared(
