@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,8 @@ def _factors(fit: Fit, speedups: Speedups) -> tuple[str, str]:
 
 
 def _signed(difference: LossDifference) -> str:
-    return f"{difference.value:+.4f} ± {difference.standard_error:.4f}"
+    error = difference.standard_error
+    return f"{difference.value:+.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
 
 
 def check_picture(path: Path) -> None:

@@ -81,6 +81,12 @@ def test_the_default_horizon_is_the_median_completion(found: Fit) -> None:
     assert found.inputs.longest_completion == lengths[-1]
 
 
+def test_a_single_example_has_no_error(config: FitConfig) -> None:
+    text = shown(fit_parts(fit(config.updated(num_examples=1), Generator.open)))
+    assert "+0.0000" in text
+    assert "nan" not in text
+
+
 def test_the_least_loss_among_fast_enough_schedules_is_chosen(found: Fit) -> None:
     fitting = [(loss, schedule) for schedule, speed, loss in exhaustive(found) if speed >= 1.4]
     loss, schedule = min(fitting, key=lambda entry: entry[0])
