@@ -107,9 +107,12 @@ def _reasons(config: Mapping[str, Any]) -> list[str]:
 
 
 class FamilySpec(ModelSpec):
-    """Base of a family's ModelSpec, whose subclass declares the family's own facts as fields."""
+    """Base of a family's ModelSpec, whose subclass declares the family's own facts as fields.
 
-    model_config = ConfigDict(extra="forbid")
+    Numbers must be finite.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def of(cls, model: ModelSpec) -> Self:

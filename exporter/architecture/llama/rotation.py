@@ -37,16 +37,14 @@ class RotarySpec(FamilySpec):
 
     rotary_dim: int = Field(ge=2, le=MAX_WIDTH, multiple_of=2, description="R, up to head_dim")
     rope_type: RopeType = "default"
-    rope_theta: float = Field(gt=0, allow_inf_nan=False)
-    rope_scale: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="factor of cosines and sines"
-    )
-    rope_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    rope_theta: float = Field(gt=0)
+    rope_scale: float = Field(default=1.0, gt=0, description="factor of cosines and sines")
+    rope_factor: float | None = Field(default=None, gt=0)
     rope_original_length: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
-    rope_low_freq_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    rope_high_freq_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    rope_beta_fast: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    rope_beta_slow: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    rope_low_freq_factor: float | None = Field(default=None, gt=0)
+    rope_high_freq_factor: float | None = Field(default=None, gt=0)
+    rope_beta_fast: float | None = Field(default=None, gt=0)
+    rope_beta_slow: float | None = Field(default=None, gt=0)
     rope_truncate: bool | None = None
     rope_short_factors: str | None = Field(
         default=None, description="R / 2 numbers between blanks, as manifests hold no lists"

@@ -27,7 +27,7 @@ class LlamaSpec(RotarySpec):
     """A ModelSpec of this family, with the family's own facts as fields."""
 
     ffn_dim: int = Field(ge=1, le=MAX_WIDTH)
-    rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
+    rms_norm_eps: float = Field(gt=0)
     qkv_bias: bool = False
     output_bias: bool = Field(default=False, description="of the projection after attention")
     mlp_bias: bool = False
@@ -43,14 +43,12 @@ class LlamaSpec(RotarySpec):
         pattern="^[01]+$",
         description="a digit per layer, 0: no rotation; None: all rotate",
     )
-    embedding_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    embedding_multiplier: float | None = Field(default=None, gt=0)
     attention_multiplier: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="of scores; None: 1 / sqrt(head_dim)"
+        default=None, gt=0, description="of scores; None: 1 / sqrt(head_dim)"
     )
-    residual_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    logits_scaling: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="the divisor of logits"
-    )
+    residual_multiplier: float | None = Field(default=None, gt=0)
+    logits_scaling: float | None = Field(default=None, gt=0, description="the divisor of logits")
 
 
 def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> ModelSpec:
