@@ -9,10 +9,11 @@ from pathlib import Path
 from ...engines.bundle import replace_file, require_place
 from ...engines.checking import FrozenModel, Problems
 from ...engines.host.events import Events
-from ...exporter.checkpoint.checkpoint import Checkpoint
+from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from ...exporter.config import CheckpointSource
 from ...runtime.drafting.known_ngrams import count_ngrams, ngrams_json
 from ..data.data import Example, load_examples
-from ..data.lengths import open_with_room, text_length
+from ..data.lengths import opened_length, text_length
 from ..data.own_texts import OwnTexts, own_texts_path
 from ..data.self_written import own_examples, require_room
 from ..data.tokenised import ExampleEncoder, tokenise
@@ -41,7 +42,8 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     problems.attempt(require_place, config.output, force=config.force)
     is_own = config.data.own_texts is not None
     examples = None if is_own else problems.attempt(load_examples, config.data)
-    checkpoint = problems.attempt(open_with_room, config.model, config.max_length)
+    source = CheckpointSource(model=config.model, max_seq_len=opened_length(config.max_length))
+    checkpoint = problems.attempt(open_checkpoint, source)
     if checkpoint is None or problems.errors:
         raise problems.error()
     with closing(checkpoint.open_tokenizer()) as tokenizer:

@@ -13,13 +13,14 @@ from ...engines.errors import CheckpointError, ConfigurationError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.chat import parse_tokenizer
-from ...exporter.checkpoint.checkpoint import Checkpoint
+from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from ...exporter.checkpoint.mistaken import ADAPTER_NAME
 from ...exporter.checkpoint.tokenizer import TEXT_FILES
+from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Conversation
 from ..data.data import Example
-from ..data.lengths import open_with_room, with_room
+from ..data.lengths import opened_length
 from .config import DEFAULT_VOCAB_SIZE, TuneConfig
 from .family import FreshModelConfig, load_skip_model, tuning_family
 
@@ -72,14 +73,14 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     name = "from-scratch"
     fresh = parse_tokenizer(files[TOKENIZER_NAME], None, name)
     document = fresh_document(sizes, fresh.vocab_size)
-    read = partial(model_spec, document, name)
-    spec = with_room(read(), read, config.max_length)
+    spec = model_spec(document, name, opened_length(config.max_length))
     tuning_family(spec.family)  # refuses other families
     return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
 
 
 def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
-    checkpoint = open_with_room(model, max_length)
+    source = CheckpointSource(model=model, max_seq_len=opened_length(max_length))
+    checkpoint = open_checkpoint(source)
     path, spec = checkpoint.directory, checkpoint.model
     assert path is not None  # only random weights have no directory
     if (path / ADAPTER_NAME).exists():

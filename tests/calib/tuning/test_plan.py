@@ -13,7 +13,7 @@ import pytest
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import depth_share, plan_tuning
-from skipdec.engines.errors import CheckpointError, ConfigurationError, UsageError
+from skipdec.engines.errors import CheckpointError, ConfigurationError, SkipDecError, UsageError
 from skipdec.runtime.schedule.text import parse_schedule
 
 Settings = Callable[..., TuneConfig]
@@ -141,11 +141,20 @@ def test_held_out_rows_are_checked_even_if_the_data_is_bad(
     assert "dev.jsonl" not in str(caught.value)
 
 
-def test_a_length_beyond_the_model_is_one_problem(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("length", "problem"),
+    [
+        (99, "is 99; allowed: at most the model's 64"),
+        (9999, "max_seq_len is 9999; allowed: 1 to 64, the model's max_position_embeddings"),
+    ],
+)
+def test_a_length_beyond_the_model_is_one_problem(
+    length: int, problem: str, settings: Settings, tmp_path: Path
+) -> None:
     held_out = write(tmp_path / "dev.jsonl", {"prompt": "a", "completion": "b"})
-    with pytest.raises(UsageError) as caught:
-        plan_tuning(settings(max_length=9999, validation={"path": held_out}))
-    assert caught.value.problems == ("is 9999; allowed: at most the model's 64",)
+    with pytest.raises(SkipDecError) as caught:
+        plan_tuning(settings(max_length=length, validation={"path": held_out}))
+    assert caught.value.problems == (problem,)
 
 
 def test_texts_may_exceed_a_bundles_default_length(settings: Settings) -> None:
