@@ -27,6 +27,7 @@ FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 _PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
+_CONTENTS = {"data_digest": "the tokens of the data", "start_digest": "the weights of the model"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class TuningDirectories:
             replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
             return
         if problems := list(_differences(self._options(), json.loads(json.dumps(options)))):
-            raise UsageError("--resume", *problems)
+            raise UsageError("--resume", *problems, f"or {self._fresh_start}")
         saves = self._saves()
         for save in saves[: saves.index(resumed)]:
             shutil.rmtree(save)
@@ -197,6 +198,8 @@ def _differences(before: Any, after: Any, name: str = "") -> Iterator[str]:  # n
         for key in {**before, **after}:
             inner = f"{name}.{key}" if name else key
             yield from _differences(before.get(key), after.get(key), inner)
+    elif before != after and name in _CONTENTS:
+        yield f"{_CONTENTS[name]} are not those with which the run began; restore them"
     elif before != after:
         yield f"{name} is {after!r}; the run began with {before!r}, resume with that"
 

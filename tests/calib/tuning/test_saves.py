@@ -72,6 +72,7 @@ def test_other_options_are_refused_field_by_field(directories: TuningDirectories
     assert caught.value.problems == (
         "data.path is 'b.jsonl'; the run began with 'a.jsonl', resume with that",
         "draft.layers is 'ends:3'; the run began with None, resume with that",
+        f"or delete {directories.work} to start over, without --resume",
     )
 
 
