@@ -27,6 +27,7 @@ from ...engines.host.events import Events
 from ...engines.kernels.library import find_library
 from ...exporter.config import ExportConfig
 from ...exporter.pipeline.exporting import export
+from ...exporter.verification.answers import repeats_itself
 from ...runtime.generator import Generator
 from ...runtime.tokens.outputs import CompletionOutput, StreamDelta
 from ...runtime.tokens.sampling import SamplingParams
@@ -45,8 +46,7 @@ _FREE = {"temperature": 1.0, "top_p": 0.95, "top_k": 50}  # user turns, and text
 _ANSWERS = {"temperature": 0.7, "top_p": 0.95, "top_k": 50}
 _MARK = "skipdecusercontent"
 _FIRST_WORD = re.compile(r"\s*\S{1,24}")
-_LOOP_TOKENS = 16  # of a passage that repeats itself at the end
-_LOOP_TIMES = 3
+_LOOP_TOKENS = 16  # that repeat a passage at the end
 _GRAM = 4  # tokens
 
 
@@ -355,9 +355,7 @@ def is_looping(ids: Sequence[int]) -> bool:
     >>> is_looping([5, 6, 7, 8] * 4 + [5, 6]), is_looping(range(40))
     (True, False)
     """
-    for period in range(1, len(ids) // _LOOP_TIMES + 1):
-        end = ids[-max(_LOOP_TIMES * period, _LOOP_TOKENS) :]
-        if len(end) >= _LOOP_TOKENS and end[period:] == end[:-period]:
-            return True
+    if repeats_itself(ids, _LOOP_TOKENS):
+        return True
     grams = {tuple(ids[index : index + _GRAM]) for index in range(len(ids) - _GRAM + 1)}
     return len(ids) >= 2 * _LOOP_TOKENS and 2 * len(grams) < len(ids) - _GRAM + 1

@@ -12,7 +12,6 @@ from ...engines.checking import FrozenModel
 UNLIKELY = 10.0
 """A token this many times less likely than the best one at full precision breaks an answer."""
 
-_REPEATED_TOKENS = 12
 _REPETITIONS = 3
 _SHOWN_ANSWERS = 3
 _SHOWN_CHARACTERS = 90
@@ -105,16 +104,17 @@ class AnswerCheck(MeasuredModel):
         return [line, *(answer.describe() for answer in reworded[:1])]
 
 
-def repeats_itself(token_ids: Sequence[int]) -> bool:
-    """Return True if at least the last dozen tokens repeat one phrase over and over.
+def repeats_itself(token_ids: Sequence[int], least: int = 12) -> bool:
+    """Return True if the last tokens, at least ``least``, repeat one phrase three times or more.
+
+    The last repetition may be cut.
 
     >>> repeats_itself([1, 2, *[7, 8, 9] * 5])
     True
     """
     for size in range(1, len(token_ids) // _REPETITIONS + 1):
-        times = max(_REPETITIONS, -(-_REPEATED_TOKENS // size))
-        tail = list(token_ids[-size * times :])
-        if len(tail) == size * times and tail == tail[:size] * times:
+        tail = token_ids[-max(size * _REPETITIONS, least) :]
+        if len(tail) >= least and tail[size:] == tail[:-size]:
             return True
     return False
 
