@@ -49,22 +49,6 @@ def hugging_face_model(model: ModelSpec, dtype: FloatType, reader: TensorReader)
     return reference.eval()
 
 
-def hugging_face_texts(
-    rows: Sequence[Sequence[int]],
-    max_tokens: int,
-    model: ModelSpec,
-    dtype: FloatType,
-    reader: TensorReader,
-    is_spent: Callable[[], bool],
-) -> list[list[int]]:
-    """Return what Hugging Face's model, entirely in memory, writes greedily after each row.
-
-    A text ends with an end of text, after ``max_tokens``, or once ``is_spent`` returns True.
-    """
-    reference = hugging_face_model(model, dtype, reader)
-    return written_greedily(reference, rows, max_tokens, model.end_token_ids, is_spent)
-
-
 def written_greedily(
     model: Any,  # noqa: ANN401  (transformers is untyped)
     rows: Sequence[Sequence[int]],

@@ -13,7 +13,7 @@ from ...engines.manifest import ModelSpec, PrecisionSpec
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..architecture.weights import TensorReader
 from .answers import Answer, AnswerCheck, repeats_itself
-from .hugging_face import hugging_face_logits, hugging_face_texts
+from .hugging_face import hugging_face_logits, hugging_face_model, written_greedily
 from .tokens import FloatArray, GreedyText, written_texts
 
 QUESTIONS = (
@@ -155,8 +155,9 @@ def _continue(
         return
     tokens = ANSWER_TOKENS - min(len(reading.expected) for reading in going)
     rows = [reading.row for reading in going]
-    texts = hugging_face_texts(
-        rows, tokens, model, precision.dtype, reader, lambda: process_time() >= deadline
+    reference = hugging_face_model(model, precision.dtype, reader)
+    texts = written_greedily(
+        reference, rows, tokens, model.end_token_ids, lambda: process_time() >= deadline
     )
     for reading, text in zip(going, texts, strict=True):
         reading.expected = [*reading.expected, *text][:ANSWER_TOKENS]
