@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -263,18 +263,6 @@ def _chat_example(row: Row, config: DataConfig) -> Example:
     if _SURROGATE.search(str(prompt) + answer):
         raise UsageError(MESSAGES, "hold half of a surrogate pair, which is not a character")
     return Example(prompt, answer, row.source)
-
-
-def group_references(examples: Iterable[Example]) -> list[tuple[Prompt, tuple[str, ...]]]:
-    """Return each distinct prompt with all its completions, in order of first appearance.
-
-    >>> group_references([Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")])
-    [('a', ('1', '3')), ('b', ('2',))]
-    """
-    groups: dict[Prompt, list[str]] = {}
-    for example in examples:
-        groups.setdefault(example.prompt, []).append(example.completion)
-    return [(prompt, tuple(references)) for prompt, references in groups.items()]
 
 
 def _resolve_format(config: DataConfig) -> DataFormat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from math import ceil
 from statistics import mean
 
@@ -20,7 +20,7 @@ from ...runtime.schedule.request_schedules import default_horizon
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Prompt, require_template
-from ..data.data import DataConfig, Example, group_references, load_examples
+from ..data.data import DataConfig, Example, load_examples
 from ..data.rows import raise_problems
 from ..data.tokenised import ExampleEncoder, PromptTemplate, long_advice
 from .config import BundleChoice, EvaluationConfig
@@ -226,7 +226,7 @@ class EncodedPrompt:
         return self.num_tokens <= self.max_length
 
 
-def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
+def read_prompts(data: DataConfig, limit: int | None) -> tuple[ReferencedPrompt, ...]:
     """Return the first ``limit`` distinct prompts of the file, each with all its references.
 
     Passages of a text are never references of one another, even if they have equal prompts.
@@ -237,11 +237,13 @@ def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[Referenced
             ReferencedPrompt(example.prompt, (example.completion,), example.source, example.ends)
             for example in examples[:limit]
         )
-    sources: dict[Prompt, str] = {}
+    groups: dict[Prompt, list[Example]] = {}
     for example in examples:
-        sources.setdefault(example.prompt, example.source)
-    groups = group_references(examples)[:limit]
-    return tuple(ReferencedPrompt(one, references, sources[one]) for one, references in groups)
+        groups.setdefault(example.prompt, []).append(example)
+    return tuple(
+        ReferencedPrompt(prompt, tuple(each.completion for each in rows), rows[0].source)
+        for prompt, rows in islice(groups.items(), limit)
+    )
 
 
 def encode_prompts(

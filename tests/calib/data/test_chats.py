@@ -13,8 +13,9 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, pre_tokenizers
 
 from skipdec.calib.data.chats import Conversation
-from skipdec.calib.data.data import DataConfig, Example, group_references, load_examples
+from skipdec.calib.data.data import DataConfig, Example, load_examples
 from skipdec.calib.data.tokenised import ExampleEncoder, PromptTemplate, tokenise
+from skipdec.calib.evaluation.inputs import ReferencedPrompt, read_prompts
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.chat import ChatTemplate
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -53,12 +54,14 @@ def test_the_last_answer_completes_the_messages_before_it(path: Path) -> None:
 def test_chats_and_prompts_share_a_file_and_equal_chats_are_grouped(path: Path) -> None:
     chat = {"messages": [ASKED, ANSWER]}
     other = {"messages": [ASKED, {"role": "assistant", "content": "Two."}]}
-    found = load(path, chat, {"prompt": "user: 1 + 1?", "completion": "three"}, other)
+    load(path, chat, {"prompt": "user: 1 + 1?", "completion": "three"}, other)
     conversation = Conversation((("user", "1 + 1?"),))
-    assert group_references(found) == [
-        (conversation, ("2.", "Two.")),
-        ("user: 1 + 1?", ("three",)),
-    ]
+    grouped = (
+        ReferencedPrompt(conversation, ("2.", "Two."), "chats.jsonl, line 1"),
+        ReferencedPrompt("user: 1 + 1?", ("three",), "chats.jsonl, line 2"),
+    )
+    assert read_prompts(DataConfig(path=path), limit=None) == grouped
+    assert read_prompts(DataConfig(path=path), limit=1) == grouped[:1]
 
 
 @pytest.mark.parametrize(

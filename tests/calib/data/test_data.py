@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.calib.data.data import DataConfig, Example, group_references, load_examples
+from skipdec.calib.data.data import DataConfig, Example, load_examples
 from skipdec.engines.errors import MissingExtraError, UsageError
 
 
@@ -170,8 +170,3 @@ def test_a_dataset_without_the_library_names_the_pip_command(
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match="pip install datasets"):
         load_examples(DataConfig(path=tmp_path))
-
-
-def test_references_of_one_prompt_are_grouped() -> None:
-    rows = [Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")]
-    assert group_references(rows) == [("a", ("1", "3")), ("b", ("2",))]
