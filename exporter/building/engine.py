@@ -166,11 +166,6 @@ def _with_graph(
     return BuiltEngine(spec=spec, files=(graph, *weights), directory=directory)
 
 
-def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:
-    """Write one parameter's tensors, bind the graph's initialisers; return the size in bytes."""
-    return store_tensors(encoded(name, array, lowered), lowered, weights)
-
-
 def encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
     """Return the graph's tensors of one parameter. Raises NotFiniteError."""
     if name not in lowered.quantizers:

@@ -22,7 +22,7 @@ from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
 from ..graphs.tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
 from .canonical import CanonicalGraph
-from .engine import BuiltEngine, WeightsFile, step_bytes, store_parameter
+from .engine import BuiltEngine, WeightsFile, encoded, step_bytes, store_tensors
 from .journal import Journal, plan_key
 from .tensorrt_options import TensorRtOptions
 
@@ -122,7 +122,8 @@ class PlanCompiler:
             with WeightsFile(directory / _QUANTIZED_WEIGHTS) as weights:
                 for parameter, tensor in source.tensors.items():
                     if parameter in lowered.quantizers:
-                        store_parameter(parameter, source.read(parameter), lowered, weights)
+                        tensors = encoded(parameter, source.read(parameter), lowered)
+                        store_tensors(tensors, lowered, weights)
                     else:
                         lowered.graph.graph.initializers[parameter].const_value = tensor
             if (ranges := self._tensorrt.ranges) is not None:

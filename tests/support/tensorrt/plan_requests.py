@@ -15,7 +15,7 @@ from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, Tenso
 from skipdec.engines.trt.build import BuildOptions, PlanRequest, Profile
 from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
 from skipdec.exporter.architecture.weights import engine_name
-from skipdec.exporter.building.engine import WeightsFile, store_parameter
+from skipdec.exporter.building.engine import WeightsFile, encoded, store_tensors
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.tensorrt import (
     EXPECTED_LAYERS,
@@ -52,7 +52,8 @@ def lowered_engine(
     reader = RandomReader(model)
     with WeightsFile(directory / f"{engine_name(kind, layer_index)}.weights") as weights:
         for parameter in engine_parameters(kind, model, layer_index):
-            store_parameter(parameter.name, parameter.load(reader), lowered, weights)
+            tensors = encoded(parameter.name, parameter.load(reader), lowered)
+            store_tensors(tensors, lowered, weights)
     return lowered
 
 
