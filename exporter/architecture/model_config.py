@@ -229,13 +229,6 @@ class ConfigReader:
                 "export the original checkpoint and choose --quantize"
             )
 
-    def check_heads(self, hidden_size: int, num_heads: int) -> None:
-        """Check that the number of heads divides the hidden size."""
-        if hidden_size % num_heads:
-            self.problems.append(
-                f"num_attention_heads is {num_heads}; it must divide hidden_size {hidden_size}"
-            )
-
     def length(
         self, max_seq_len: int | None, positions: int, limits: Mapping[str, int | None]
     ) -> int:

@@ -84,7 +84,10 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         for key, default in _DEFAULT_TOKEN_IDS.items()
     }
     reader.check_kind(_ARCHITECTURES)
-    reader.check_heads(hidden_size, sizes["num_attention_heads"])
+    if hidden_size % (num_heads := sizes["num_attention_heads"]):
+        reader.problems.append(
+            f"num_attention_heads is {num_heads}; it must divide hidden_size {hidden_size}"
+        )
     positions = sizes["max_position_embeddings"]
     length = reader.length(max_seq_len, positions, {})
     if reader.problems:
@@ -94,7 +97,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         num_layers=sizes["num_hidden_layers"],
         hidden_size=hidden_size,
         word_embed_proj_dim=projection,
-        num_heads=sizes["num_attention_heads"],
+        num_heads=num_heads,
         ffn_dim=sizes["ffn_dim"],
         vocab_size=vocab_size,
         max_position_embeddings=positions,
