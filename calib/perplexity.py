@@ -1,8 +1,9 @@
-"""Perplexity, the readable form of a mean loss in nats per token."""
+"""Mean losses in nats per token, and perplexity, their readable form."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 
 
 def perplexity(loss: float) -> float:
@@ -11,3 +12,15 @@ def perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
+
+
+def loss_lines(
+    texts: int, tokens: int, exact: float, quantised: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield the losses of held-out completions, exact and by the names of quantised forms."""
+    yield (
+        f"loss of {texts} held-out completions ({tokens} tokens), nats per token: "
+        f"float32 {exact:.4f} (perplexity {perplexity(exact):.3f})"
+    )
+    for name, loss in quantised.items():
+        yield f"  {name} {loss:.4f} ({loss - exact:+.4f}, perplexity {perplexity(loss):.3f})"

@@ -10,7 +10,7 @@ from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..calibration.config import CalibrationConfig
-from ..perplexity import perplexity
+from ..perplexity import loss_lines
 
 if TYPE_CHECKING:
     from ..calibration.calibration import CalibrationReport
@@ -79,13 +79,8 @@ def _parts(report: CalibrationReport) -> Iterator[Part]:
     )
     yield _products(report)
     loss = report.loss
-    yield (
-        f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
-        f"float32 {loss.float32:.4f} (perplexity {perplexity(loss.float32):.3f})"
-    )
-    for name, value in loss.static.items():
-        change = f"{value - loss.float32:+.4f}, perplexity {perplexity(value):.3f}"
-        yield f"  static {name} {value:.4f} ({change})"
+    quantised = {f"static {name}": value for name, value in loss.static.items()}
+    yield from loss_lines(loss.texts, loss.tokens, loss.float32, quantised)
     yield from _migration(report)
 
 

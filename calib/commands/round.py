@@ -11,7 +11,7 @@ import typer
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
-from ..perplexity import perplexity
+from ..perplexity import loss_lines
 from ..rounding.config import RoundingConfig
 
 if TYPE_CHECKING:
@@ -80,13 +80,8 @@ def _parts(report: RoundingReport) -> Iterator[Part]:
     )
     yield _products(report)
     loss = report.loss
-    yield (
-        f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
-        f"float32 {loss.float32:.4f} (perplexity {perplexity(loss.float32):.3f})"
-    )
-    for name, value in (("to nearest", loss.nearest), ("rounded", loss.rounded)):
-        change = f"{value - loss.float32:+.4f}, perplexity {perplexity(value):.3f}"
-        yield f"  int4 {name} {value:.4f} ({change})"
+    quantised = {"int4 to nearest": loss.nearest, "int4 rounded": loss.rounded}
+    yield from loss_lines(loss.texts, loss.tokens, loss.float32, quantised)
     if report.head == "nearest":
         yield "the tied head is rounded to nearest in both; see --untie-head"
     yield (

@@ -10,10 +10,9 @@ from pathlib import Path
 import command_line
 import pytest
 
-from skipdec.calib.calibration.calibration import CalibrationReport, LossReport
 from skipdec.calib.calibration.config import CalibrationConfig
 from skipdec.calib.calibration.plan import plan_calibration
-from skipdec.calib.commands.calibrate import _parts
+from skipdec.calib.perplexity import loss_lines
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import plan_export
 from skipdec.exporter.quantization.ranges import ActivationRanges
@@ -154,18 +153,6 @@ def test_a_length_that_only_export_can_choose_gives_no_warning(
     assert any("--max-seq-len chooses another length" in warning for warning in exported)
 
 
-def test_a_loss_with_an_infinite_perplexity_is_printed(tmp_path: Path) -> None:
-    loss = LossReport(texts=1, tokens=1, float32=1.0, static={"int8": 800.0})
-    report = CalibrationReport(
-        output=tmp_path,
-        model="m",
-        schedule="full",
-        percentile=100,
-        migration=None,
-        texts=1,
-        tokens=1,
-        products=(),
-        loss=loss,
-        warnings=(),
-    )
-    assert "  static int8 800.0000 (+799.0000, perplexity inf)" in list(_parts(report))
+def test_a_loss_with_an_infinite_perplexity_is_printed() -> None:
+    lines = loss_lines(1, 1, 1.0, {"static int8": 800.0})
+    assert "  static int8 800.0000 (+799.0000, perplexity inf)" in lines
