@@ -335,7 +335,7 @@ class RunningBatch:
         with self._loaded.engines.unfreed():
             self._loaded.engines.require_usable()
             for row, step in zip(rows, fed, strict=True):
-                before = len(row.token_ids)
+                before, num_deltas = len(row.token_ids), len(deltas)
                 try:
                     self._decoding.accept(row, step, logits, first, deltas)
                 except Exception as error:
@@ -345,7 +345,8 @@ class RunningBatch:
                     deltas.append(row.fail(str(error)))
                 written = len(row.token_ids) - before
                 self._counters.generated_tokens += written
-                self._counters.count_drafts(len(step.tokens) - 1, written - 1)
+                held = sum(delta.drafted for delta in deltas[num_deltas:])
+                self._counters.count_drafts(len(step.tokens) - 1, held)
                 if written < len(step.tokens) and row.finish_reason is None:
                     self._slots.truncate(row.number, row.num_positions)
                 first += len(step.tokens)

@@ -205,8 +205,8 @@ class Counters:
         """Count the drafts of one row in one pass, if it had any."""
         if drafted:
             self.draft_tokens += drafted
-            self.accepted_draft_tokens += max(0, accepted)
-            self.histograms.accepted_of_a_pass.observe(max(0, accepted))
+            self.accepted_draft_tokens += accepted
+            self.histograms.accepted_of_a_pass.observe(accepted)
 
     def count_step(self, plans: Sequence[LayerPlan], seconds: float) -> None:
         """Count a decode step whose rows ran ``plans``."""

@@ -33,7 +33,7 @@ inline Json json_of(const Completion& completion, const Engine& engine, bool has
                  {"layers_per_token", completion.layers}};
   if (completion.stop_reason) fields["stop_reason"] = *completion.stop_reason;
   if (completion.stop_token_id) fields["stop_reason"] = *completion.stop_token_id;
-  if (has_drafts && completion.passes > 0) {
+  if (has_drafts && completion.token_ids.size() > 1) {
     fields["drafts"] = {{"passes", completion.passes},
                         {"drafted", completion.drafted},
                         {"accepted", completion.accepted}};

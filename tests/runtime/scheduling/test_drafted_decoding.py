@@ -133,10 +133,12 @@ def test_right_guesses_of_a_failed_row_are_counted(
 
     monkeypatch.setattr(Sampler, "sample", fail_at_the_fourth)
     memory, drafter = DraftMemory(), KnownDrafter(ordinary[0].outputs[0].token_ids)
-    (failed,), _ = run_requests(generator, [params()], DraftedDecoding(ALWAYS, [drafter], memory))
+    decoding = DraftedDecoding(ALWAYS, [drafter], memory)
+    (failed,), stats = run_requests(generator, [params()], decoding)
     drafts = failed.outputs[0].drafts
     assert drafts is not None
     assert drafts.accepted == len(failed.outputs[0].token_ids) - 1 == 2
+    assert stats.accepted_draft_tokens == 2
     assert memory.source("known", drafter.priors).share(0) > drafter.priors[0]
 
 

@@ -310,7 +310,7 @@ typedef struct skipdec_completion {
   double time_to_first_token;      /* seconds from submission */
   double seconds;                  /* seconds from the first token to the last */
   const double* token_seconds;     /* [num_tokens] seconds from submission to each token */
-  int64_t passes;                  /* decode steps in which it took part */
+  int64_t passes;                  /* decode steps in which it took part, except a failed one */
   int64_t drafted;                 /* guesses that those steps checked; 0 without drafts */
   int64_t accepted;                /* right guesses; these steps gave passes + accepted tokens */
 } skipdec_completion;

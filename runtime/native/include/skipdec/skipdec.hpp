@@ -149,7 +149,7 @@ struct Completion {
   std::vector<std::vector<Logprob>> logprobs;  // one entry per token; empty unless requested
   double time_to_first_token, seconds;
   std::vector<double> token_seconds;  // seconds from submission to each token
-  std::int64_t passes;                // decode steps in which it took part
+  std::int64_t passes;                // decode steps in which it took part, except a failed one
   std::int64_t drafted, accepted;     // guesses that those steps checked, and those that were right
 };
 

@@ -44,7 +44,7 @@ skipdec_completion shown(const Completion& completion) {
     view.seconds = completion.token_seconds.back() - view.time_to_first_token;
   }
   view.token_seconds = completion.token_seconds.data();
-  view.passes = completion.passes;
+  view.passes = completion.passes();
   view.drafted = completion.drafted;
   view.accepted = completion.accepted;
   return view;

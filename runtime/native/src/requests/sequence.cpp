@@ -37,7 +37,6 @@ void Sequence::accept(const float* logits, std::int64_t layers, double now, Delt
 }
 
 void Sequence::count_pass(std::int64_t drafted, std::int64_t accepted) {
-  ++completion_.passes;
   completion_.drafted += drafted;
   completion_.accepted += accepted;
 }

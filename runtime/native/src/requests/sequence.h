@@ -1,6 +1,7 @@
 // One completion while it runs: its tokens, sampler, stop checker, depths and times.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,8 +37,14 @@ struct Completion {
   std::vector<Logprob> logprobs;           // those of all tokens, concatenated
   std::vector<std::size_t> logprobs_ends;  // end of each token's entries in logprobs
   std::vector<double> token_seconds;       // arrival of each token since the caller began to wait
-  std::int64_t passes = 0;                 // with and without drafts, after the prompt
   std::int64_t drafted = 0, accepted = 0;  // drafted tokens, and right ones
+
+  // The number of passes after the prompt, with and without drafts, except one that failed: each
+  // wrote the guesses that it accepted and one token more.
+  std::int64_t passes() const {
+    const auto written = static_cast<std::int64_t>(token_ids.size());
+    return std::max<std::int64_t>(0, written - 1 - accepted);
+  }
 };
 
 class Sequence {

@@ -62,6 +62,9 @@ class Decoding {
   static void feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step);
 };
 
+// Returns how many of ``deltas``, from ``first`` on, are right guesses.
+std::int64_t num_held(const std::vector<Delta>& deltas, std::size_t first);
+
 // Feeds one token per row and pass.
 class OrdinaryDecoding : public Decoding {
  public:

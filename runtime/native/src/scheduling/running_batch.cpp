@@ -194,6 +194,7 @@ void RunningBatch::run(const Decode& /*action*/) {
 // Keeps the tokens that ordinary decoding would write, and rolls back the row's other tokens.
 void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
   const std::int64_t before = row.sequence->num_tokens();
+  const std::size_t first = deltas_.size();
   try {
     decoding_->accept(row, fed, logits, deltas_);
   } catch (const std::exception& error) {
@@ -201,7 +202,7 @@ void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float
   }
   const auto drafted = static_cast<std::int64_t>(fed.tokens.size()) - 1;
   const std::int64_t written = row.sequence->num_tokens() - before;
-  const std::int64_t accepted = std::max<std::int64_t>(0, written - 1);
+  const std::int64_t accepted = num_held(deltas_, first);
   row.sequence->count_pass(drafted, accepted);
   counters_.draft_tokens += drafted;
   counters_.accepted_draft_tokens += accepted;

@@ -267,7 +267,7 @@ void expect_end_at(Service& service, std::int64_t number, bool throws, const Tok
   EXPECT_EQ(ended.token_ids, received) << number;
   EXPECT_EQ(ended.finish_reason, throws ? FinishReason::kError : FinishReason::kAbort) << number;
   EXPECT_EQ(ends, 1) << number;
-  EXPECT_EQ(ended.passes + ended.accepted + 1, number);
+  EXPECT_EQ(ended.passes() + ended.accepted + 1, number);
   EXPECT_EQ(ended.layers.size(), received.size());
   EXPECT_EQ(ended.token_seconds.size(), received.size());
   EXPECT_EQ(ended.logprobs.size(), received.size());

@@ -112,9 +112,7 @@ void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
   FollowedRow& followed = found->second;
   if (followed.drafter != kNone && guesses > 0) {
     const std::size_t accepted = deltas.size() - first;
-    const auto held = static_cast<std::size_t>(
-        std::count_if(deltas.begin() + static_cast<std::ptrdiff_t>(first), deltas.end(),
-                      [](const Delta& delta) { return delta.drafted; }));
+    const auto held = static_cast<std::size_t>(num_held(deltas, first));
     const std::size_t tried = row.sequence->has_ended() ? held : std::min(accepted, guesses);
     policy_.source(followed.drafter)
         .add(followed.guesses.evidence, tried, held, followed.drafts.results[followed.drafter]);

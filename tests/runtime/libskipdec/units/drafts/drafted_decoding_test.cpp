@@ -215,7 +215,7 @@ TEST_F(DraftedBatchTest, LayersDraftOnlyTokensWhosePlanContainsThem) {
   // Depth 5, 4, 3, 2 for eight tokens each: the last eight lack a layer of the draft.
   const Completion falling = run({request({5, 6, 7}, 33, falling_schedule(5, 2, 8))})[0][0];
   EXPECT_GT(falling.drafted, 0);
-  EXPECT_GE(falling.passes, 8);
+  EXPECT_GE(falling.passes(), 8);
   EXPECT_EQ(run({request({5, 6, 7}, 33, falling_schedule(2, 2, 1))})[0][0].drafted, 0);
 }
 
@@ -305,21 +305,26 @@ TEST_F(DraftedBatchTest, ClientsLearnFromEachOtherOnlyIfTheyShare) {
   }
 }
 
-// Proposes token 0 at each place, so that there is always something to choose.
+// Proposes one token at each place, so that there is always something to choose.
 class EagerDrafter : public Drafter {
  public:
+  explicit EagerDrafter(std::int64_t token) : token_(token) {}
+
   std::string source() const override { return "eager"; }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
                std::int64_t most, const GoesOn& /*goes_on*/,
                std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
-      for (std::int64_t guess = 0; guess < most; ++guess) proposed[index].add(0, 0);
+      for (std::int64_t guess = 0; guess < most; ++guess) proposed[index].add(token_, 0);
     }
   }
+
+ private:
+  std::int64_t token_;
 };
 
 TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeAnyDraft) {
-  make("own", 1 << 22, PrefixSharing::kShared, 0, std::make_unique<EagerDrafter>());
+  make("own", 1 << 22, PrefixSharing::kShared, 0, std::make_unique<EagerDrafter>(0));
   const Request submitted = request({5, 6, 7}, 50);
   batch_->add(0, submitted, 0);
   // The prompt, a pass that does not count since its row is new, and four that do.
@@ -328,6 +333,20 @@ TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeAnyDraft) {
   EXPECT_EQ(batch_->stats().drafting, 0);
   batch_->step(0);
   EXPECT_GT(batch_->stats().drafting, 0);
+}
+
+TEST_F(DraftedBatchTest, ARowThatFailsWithinAPassCountsTheGuessesThatHeldBefore) {
+  Request submitted = request({5, 6, 7}, 20);
+  submitted.params.frequency_penalty = -2e38;  // repeats a token once, then its logit is infinite
+  const TokenSpan text = undrafted({submitted})[0][0].token_ids;
+  ASSERT_EQ(text, TokenSpan(2, text[0]));
+  make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 0, std::make_unique<EagerDrafter>(text[0]));
+  const Completion failed = run({submitted})[0][0];
+  EXPECT_EQ(failed.token_ids, text);
+  EXPECT_EQ(failed.finish_reason, FinishReason::kError);
+  EXPECT_EQ(failed.accepted, 1);
+  EXPECT_EQ(failed.passes(), 0);
+  EXPECT_EQ(batch_->stats().accepted_draft_tokens, 1);
 }
 
 TEST_F(DraftedBatchTest, AFailedPassEndsItsRowsAndLaterOnesDraftAgain) {
