@@ -35,21 +35,15 @@ void PrefixCache::set_limit(std::int64_t nbytes) {
 
 std::vector<PrefixCache::BlockPointer> PrefixCache::find(const std::vector<std::int64_t>& tokens,
                                                          const std::string& owner) {
-  std::vector<BlockPointer> found = known(tokens, tokens.size() - 1, owner);
-  touch(found);
-  return found;
+  return use(tokens, tokens.size() - 1, owner);
 }
 
-std::int64_t PrefixCache::kept_tokens(const std::vector<std::int64_t>& tokens,
-                                      const std::string& owner) const {
-  return static_cast<std::int64_t>(known(tokens, tokens.size() - 1, owner).size()) * kBlockTokens;
-}
-
-// Returns the kept blocks among the first ``end`` tokens.
-std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std::int64_t>& tokens,
-                                                          std::size_t end,
-                                                          const std::string& owner) const {
+// Returns the kept blocks among the first ``end`` tokens, and marks them as used; a block counts as
+// used whenever a block after it is used.
+std::vector<PrefixCache::BlockPointer> PrefixCache::use(const std::vector<std::int64_t>& tokens,
+                                                        std::size_t end, const std::string& owner) {
   std::vector<BlockPointer> found;
+  std::vector<Blocks::iterator> places;
   const Block* parent = nullptr;
   for (std::size_t start = 0; start + kBlockTokens <= end; start += kBlockTokens) {
     Key key{parent, {}, parent == nullptr ? owner : std::string()};
@@ -59,24 +53,19 @@ std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std:
     if (place == places_.end()) break;
     found.push_back(*place->second);
     parent = found.back().get();
+    places.push_back(place->second);
+  }
+  for (auto place = places.rbegin(); place != places.rend(); ++place) {
+    blocks_.splice(blocks_.end(), blocks_, *place);
   }
   return found;
-}
-
-// Marks blocks as used; a block counts as used whenever a block after it is used.
-void PrefixCache::touch(const std::vector<BlockPointer>& blocks) {
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    const auto place = places_.at(key_of(**block));
-    blocks_.splice(blocks_.end(), blocks_, place);
-  }
 }
 
 PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& tokens,
                                            const std::string& owner) {
   Recording recording;
   recording.cache_ = this;
-  const std::vector<BlockPointer> kept = known(tokens, tokens.size(), owner);
-  touch(kept);
+  const std::vector<BlockPointer> kept = use(tokens, tokens.size(), owner);
   recording.start_ = static_cast<std::int64_t>(kept.size()) * kBlockTokens;
   BlockPointer parent = kept.empty() ? nullptr : kept.back();
   for (std::size_t start = kept.size() * kBlockTokens; start + kBlockTokens <= tokens.size();

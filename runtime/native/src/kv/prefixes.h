@@ -36,12 +36,10 @@ class PrefixCache {
   std::int64_t nbytes() const { return num_held_ * block_bytes_; }
   // Evicts blocks until at most ``nbytes`` are kept, now and from now on.
   void set_limit(std::int64_t nbytes);
-  // Returns the longest kept prefix of a prompt, without the last token, which must run.
+  // Returns the longest kept prefix of a prompt, without the last token, which must run, and marks
+  // it as used.
   std::vector<BlockPointer> find(const std::vector<std::int64_t>& tokens,
                                  const std::string& owner = {});
-  // Returns the number of tokens that `find` would find, without marking them as used.
-  std::int64_t kept_tokens(const std::vector<std::int64_t>& tokens,
-                           const std::string& owner = {}) const;
   void clear();
 
   // New blocks of one prompt, filled layer by layer while it runs; discarded unless committed.
@@ -90,9 +88,8 @@ class PrefixCache {
   using Blocks = std::list<BlockPointer>;  // the least recently used first
 
   static Key key_of(const Block& block);
-  std::vector<BlockPointer> known(const std::vector<std::int64_t>& tokens, std::size_t end,
-                                  const std::string& owner) const;
-  void touch(const std::vector<BlockPointer>& blocks);
+  std::vector<BlockPointer> use(const std::vector<std::int64_t>& tokens, std::size_t end,
+                                const std::string& owner);
   bool make_room(std::int64_t nbytes, const std::vector<BlockPointer>& spare);
   void free(const BlockPointer& block) noexcept;
   CacheView view(const Block& block, std::int64_t layer) const;

@@ -66,7 +66,7 @@ PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first)
   return row;
 }
 
-bool RunningBatch::fits(const std::vector<Job>& jobs) const {
+bool RunningBatch::fits(const std::vector<Job>& jobs) {
   if (!admits_) return false;
   std::vector<const PromptRow*> rows;
   rows.reserve(jobs.size());
@@ -75,7 +75,7 @@ bool RunningBatch::fits(const std::vector<Job>& jobs) const {
   return runs_in_chunks(first) ? stitcher_.fits_in_chunks(first) : stitcher_.fits(rows);
 }
 
-bool RunningBatch::runs_in_chunks(const PromptRow& row) const {
+bool RunningBatch::runs_in_chunks(const PromptRow& row) {
   const auto length = static_cast<std::int64_t>(row.tokens.size());
   return length > config_.max_prefill_tokens || stitcher_.keeps_prefix(row);
 }

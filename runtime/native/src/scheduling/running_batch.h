@@ -107,8 +107,8 @@ class RunningBatch {
   };
   void queue(std::int64_t number, Request request, double start);
   PromptRow prompt_row(const Request& request, SlotCache::Row first) const;
-  bool fits(const std::vector<Job>& jobs) const;
-  bool runs_in_chunks(const PromptRow& row) const;
+  bool fits(const std::vector<Job>& jobs);
+  bool runs_in_chunks(const PromptRow& row);
   void run(const Prefill& action);
   void run(const Chunk& action);
   void run(const Decode& action);

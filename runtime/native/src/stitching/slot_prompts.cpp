@@ -65,9 +65,10 @@ std::int64_t SlotStitcher::bytes_alone(const PromptRow& row, bool in_chunks) con
          (in_chunks ? chunk_bytes(row) : scratch_bytes({&row}));
 }
 
-bool SlotStitcher::keeps_prefix(const PromptRow& row) const {
+bool SlotStitcher::keeps_prefix(const PromptRow& row) {
   if (!prefixes_ || !row.runs_whole()) return false;
-  if (prefixes_->kept_tokens(row.tokens, row.owner) < kMinKeptTokens) return false;
+  const std::size_t blocks = prefixes_->find(row.tokens, row.owner).size();
+  if (static_cast<std::int64_t>(blocks) * kBlockTokens < kMinKeptTokens) return false;
   return bytes_alone(row, true) <= cache_.limits().kv_bytes;  // otherwise it never fits
 }
 

@@ -53,8 +53,9 @@ class SlotStitcher {
   // Returns the bytes that the row and its copies need if nothing else runs. Any thread may call
   // it.
   std::int64_t bytes_alone(const PromptRow& row, bool in_chunks) const;
-  // Returns true if enough of the prompt is cached that it should run in chunks after the prefix.
-  bool keeps_prefix(const PromptRow& row) const;
+  // Returns true if enough of the prompt is cached that it should run in chunks after the prefix,
+  // which counts as used.
+  bool keeps_prefix(const PromptRow& row);
 
   // Reserves KV memory for rows that `fits` accepted and runs their prompts in one call. Returns
   // logits [rows, V] of each prompt's last token.

@@ -97,6 +97,25 @@ TEST_F(RunningBatchTest, APromptRunsOnlyTheTokensAfterItsCachedPrefix) {
   EXPECT_EQ(batch_->stats().prefix_tokens, 32);
 }
 
+TEST_F(RunningBatchTest, ThePrefixOfAWaitingRequestCountsAsUsed) {
+  const auto prompt = [](std::int64_t token) { return TokenSpan(40, token); };
+  make(1, 32 * 4096);  // prefixes of four prompts take a quarter
+  for (std::int64_t number = 0; number < 4; ++number) {
+    batch_->add(number, request(prompt(number), 4), 0);
+  }
+  run();
+  ASSERT_EQ(batch_->stats().prefix_bytes, 8 * 4096);
+  batch_->set_admits(false);
+  batch_->add(4, request(prompt(0), 4), 0);
+  batch_->step(0);
+  batch_->abort(4, "cancelled");
+  batch_->set_admits(true);
+  batch_->add(5, request(prompt(9), 4), 0);
+  batch_->add(6, request(prompt(0), 4), 0);
+  run();
+  EXPECT_EQ(batch_->stats().prefix_tokens, 32);
+}
+
 TEST_F(RunningBatchTest, AFailedStepEndsRunningRequestsAndWaitingOnesRun) {
   make(2, 1 << 22, 2048, false, 10);  // fails in the second step
   for (const std::int64_t number : {0, 1, 2}) batch_->add(number, request({4, 5}, 4), 0);
