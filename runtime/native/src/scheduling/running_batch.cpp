@@ -95,8 +95,9 @@ void RunningBatch::queue(std::int64_t number, Request request, double start) {
 
 const std::vector<Delta>& RunningBatch::step(double now) {
   deltas_.clear();
-  const Action action = scheduler_.next_action(now);
+  Action action = Wait{};
   try {
+    action = scheduler_.next_action(now);
     std::visit([this](const auto& what) { this->run(what); }, action);
     if (!std::holds_alternative<Wait>(action)) failures_in_a_row_ = 0;
   } catch (const std::exception& error) {

@@ -102,19 +102,23 @@ bool Scheduler::holds(double now) {
 }
 
 Action Scheduler::let_in(const std::vector<Job>& group) {
+  const Job& first = group.front();
+  const bool in_chunks = runs_in_chunks_(first);
+  std::map<std::int64_t, std::int64_t> begun;
+  Prefill prefill;
+  for (const Job& job : group) {
+    begun[job.number] = job.rows;
+    prefill.numbers.push_back(job.number);
+  }
+  // Nothing below allocates memory.
   since_.reset();
   owes_step_ = true;
   for (const Job& job : group) waiting_.serve(job.number);
-  const Job& first = group.front();
-  if (runs_in_chunks_(first)) {
+  if (in_chunks) {
     chunked_ = first;
     return Chunk{first.number, true};
   }
-  Prefill prefill;
-  for (const Job& job : group) {
-    running_[job.number] = job.rows;
-    prefill.numbers.push_back(job.number);
-  }
+  running_.merge(begun);
   return prefill;
 }
 

@@ -74,7 +74,8 @@ class Scheduler {
   void prompt_ran();
   // Notes that one row of a running request has ended.
   void row_ended(std::int64_t number);
-  // Returns the action for ``now``; the caller runs it before it asks again.
+  // Returns the action for ``now``; the caller runs it before it asks again. If this throws for
+  // lack of memory, no request has been admitted.
   Action next_action(double now);
 
  private:
