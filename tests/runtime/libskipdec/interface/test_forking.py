@@ -38,7 +38,7 @@ def test_exit_in_a_child_runs_its_own_handlers_and_returns_its_code(lines: list[
     assert lines[lines.index("exit: its own handler") + 1] == "exit exits with 3"
 
 
-@pytest.mark.parametrize("child", ["open", "submit", "wait", "poll", "read"])
+@pytest.mark.parametrize("child", ["open", "submit", "wait", "poll", "close", "read"])
 def test_forbidden_calls_in_a_child_are_refused(lines: list[str], child: str) -> None:
     assert f"{child} exits with 101" in lines
     (words,) = [line for line in lines if line.startswith(f"{child}: ")]

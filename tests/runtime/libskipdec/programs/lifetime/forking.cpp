@@ -79,6 +79,7 @@ void run(const char* bundle) {
   fork_for("submit", [&] { return submitted(engine).wait() ? 1 : 2; });
   fork_for("wait", [&] { return request.wait() ? 1 : 2; });
   fork_for("poll", [&] { return request.next(skipdec::Seconds(0)) ? 1 : 2; });
+  fork_for("close", [&] { return engine.close(), 2; });
   fork_for("release", [&] {
     skipdec::Request(std::move(request));
     return 4;

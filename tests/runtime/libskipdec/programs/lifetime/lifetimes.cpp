@@ -1,10 +1,7 @@
 // lifetimes BUNDLE COUNT: opens and closes a bundle COUNT times, each time with a request that
 // finishes, one that closing ends and one that is released early. Before that, two engines run side
-// by side, and a child process is refused. Prints the resident memory without files, in KiB, after
-// a tenth of the times and at the end.
-#include <sys/wait.h>
-#include <unistd.h>
-
+// by side. Prints the resident memory without files, in KiB, after a tenth of the times and at the
+// end.
 #include <fstream>
 #include <iostream>
 #include <skipdec/skipdec.hpp>
@@ -31,24 +28,6 @@ void run_side_by_side(const char* bundle) {
   const auto same = other.generate(kPrompt, greedy(20))[0].token_ids;
   beside.join();
   if (tokens != same) throw std::runtime_error("two engines write different tokens");
-}
-
-void refuse_a_child(const char* bundle) {
-  skipdec::Engine engine = open(bundle);
-  const pid_t child = fork();
-  if (child == 0) {
-    try {
-      engine.submit(kPrompt, greedy(1));
-    } catch (const skipdec::Error& error) {
-      const bool is_named = std::string(error.what()).find("fork") != std::string::npos;
-      _exit(is_named && skipdec_engine_close(engine.get()) == SKIPDEC_USAGE ? 0 : 2);
-    }
-    _exit(1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (WEXITSTATUS(status) != 0) throw std::runtime_error("a child was not refused");
-  engine.generate(kPrompt, greedy(2));
 }
 
 // Prints the resident memory without files, in KiB.
@@ -81,7 +60,6 @@ int main(int count, char** arguments) {
   try {
     const int times = std::stoi(arguments[2]);
     run_side_by_side(arguments[1]);
-    refuse_a_child(arguments[1]);
     for (int time = 1; time <= times; ++time) {
       live(arguments[1]);
       if (time == times / 10 || time == times) print_memory();
