@@ -52,7 +52,8 @@ def parse_admission(text: str | None, *, on_device: bool = False) -> Admission:
     for item in filter(None, values.split(",")):
         key, _, value = item.partition("=")
         if key not in known or not re.fullmatch("[0-9]{1,9}", value):
-            allowed = ", ".join(f"{one}=N" for one in known) or "no parameter"
-            raise UsageError("admission", f"{item!r} is not one of {name}'s: {allowed}")
+            forms = ", ".join(f"{one}=N" for one in known)
+            takes = f"{forms}, with N up to 999999999" if known else "no parameter"
+            raise UsageError("admission", f"{item!r} is not allowed; {name} takes {takes}")
         parameters[key] = int(value)
     return replace(_ADMISSIONS[name], **parameters)

@@ -113,10 +113,15 @@ class Manifest(Record):
         kinds = [EngineKind.EMBED, *(EngineKind.LAYER for _ in layers), EngineKind.HEAD]
         for engine, kind, index in zip(self.engines, kinds, (None, *layers, None), strict=True):
             if (engine.kind, engine.layer_index) != (kind, index):
-                raise ValueError(f"engine {engine.name} is a {engine.kind}, {engine.layer_index}")
-        known = {record.path for record in self.files}
-        if len(known) != len(self.files):
-            raise ValueError("files lists a path twice")
+                raise ValueError(
+                    f"engine {engine.name} is a {engine.kind} with layer_index "
+                    f"{engine.layer_index}; expected: a {kind} with layer_index {index}"
+                )
+        known = set[str]()
+        for record in self.files:
+            if record.path in known:
+                raise ValueError(f"files lists {record.path} twice")
+            known.add(record.path)
         for engine in (*self.all_engines, *self.draft_engines, *self.canonical):
             buckets = (bucket.graph for bucket in engine.buckets)
             for path in (engine.graph, *engine.weights, *buckets):

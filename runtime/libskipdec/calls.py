@@ -96,7 +96,11 @@ class NativeCalls:
         greedy and have ``max_tokens``.
         """
         if not (params.greedy and params.max_tokens):
-            raise UsageError("native calls", "are greedy, with max_tokens")
+            raise UsageError(
+                "native calls",
+                f"have temperature {params.temperature} and max_tokens {params.max_tokens}; "
+                "allowed: temperature 0 and max_tokens from 1",
+            )
         call = {
             "client": client,
             "ignore_eos": params.ignore_eos,

@@ -6,6 +6,7 @@
 #include "bundle/names.h"
 #include "constants.h"
 #include "files/sha256.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -22,9 +23,10 @@ std::string nth(const std::string& place, std::size_t index) {
   return place + "." + std::to_string(index);
 }
 
-template <class Value>
-Value named(std::optional<Value> value, Fields& fields, const char* name) {
-  if (!value) fields.refuse(name, "is " + shown(fields.value(name)) + ", which is unknown");
+template <class Value, class Names>
+Value named(std::optional<Value> value, Fields& fields, const char* name, const Names& allowed) {
+  if (!value)
+    fields.refuse(name, "is " + shown(fields.value(name)) + "; allowed: " + joined(allowed));
   return *value;
 }
 
@@ -57,8 +59,9 @@ std::vector<TensorSpec> tensors_of(const json& array, const std::string& place,
     Fields fields(entry, nth(place, tensors.size()), document);
     TensorSpec& tensor = tensors.emplace_back();
     tensor.name = fields.text("name");
-    tensor.role = named(role_called(fields.text("role")), fields, "role");
-    tensor.dtype = named(dtype_called(fields.text("dtype")), fields, "dtype");
+    tensor.role = named(role_called(fields.text("role")), fields, "role", constants::kTensorRoles);
+    tensor.dtype =
+        named(dtype_called(fields.text("dtype")), fields, "dtype", constants::kDataTypes);
     tensor.shape =
         shape_of(fields.array("shape", kMostDimensions), fields.place_of("shape"), document);
   }
@@ -91,7 +94,7 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
   EngineEntry entry;
   EngineSpec& spec = entry.spec;
   spec.name = fields.text("name");
-  spec.kind = named(kind_called(fields.text("kind")), fields, "kind");
+  spec.kind = named(kind_called(fields.text("kind")), fields, "kind", constants::kEngineKinds);
   entry.layer_index = fields.optional_integer("layer_index", 0, constants::kMaxLayers - 1);
   spec.graph = path_of(fields.value("graph"), fields.place_of("graph"), document);
   for (const json& path : optional_array(fields, "weights", kMostWeights, document))
@@ -106,15 +109,25 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
   return entry;
 }
 
+void require_engine(const EngineEntry& entry, const std::string& place, std::string_view name,
+                    EngineKind kind, std::optional<std::int64_t> layer_index,
+                    const Document& document) {
+  if (entry.spec.name == name && entry.spec.kind == kind && entry.layer_index == layer_index)
+    return;
+  const auto described = [](std::string_view engine, EngineKind of_kind, const auto& index) {
+    return std::string(engine) + ", a " + std::string(name_of(of_kind)) +
+           (index ? " with layer_index " + std::to_string(*index) : " without layer_index");
+  };
+  document.refuse(place, "is engine " +
+                             described(entry.spec.name, entry.spec.kind, entry.layer_index) +
+                             "; expected: " + described(name, kind, layer_index));
+}
+
 EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
                            EngineKind kind, const Document& document) {
   const std::string place = fields.place_of(member);
   EngineEntry entry = engine_of(fields.value(member), place, document);
-  if (entry.spec.name != name || entry.spec.kind != kind || entry.layer_index.has_value())
-    document.refuse(place, "is engine " + entry.spec.name + ", a " +
-                               std::string(name_of(entry.spec.kind)) +
-                               "; expected: " + std::string(name) + ", a " +
-                               std::string(name_of(kind)) + " without layer_index");
+  require_engine(entry, place, name, kind, std::nullopt, document);
   return std::move(entry.spec);
 }
 

@@ -20,6 +20,11 @@ struct EngineEntry {
 EngineEntry engine_of(const nlohmann::json& value, const std::string& place,
                       const Document& document);
 
+// Throws an error of ``document`` unless the engine at ``place`` has this name, kind and index.
+void require_engine(const EngineEntry& entry, const std::string& place, std::string_view name,
+                    EngineKind kind, std::optional<std::int64_t> layer_index,
+                    const Document& document);
+
 // Reads the draft engine ``name`` from the member ``member`` of an entry.
 EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
                            EngineKind kind, const Document& document);

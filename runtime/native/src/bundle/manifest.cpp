@@ -82,7 +82,10 @@ ModelSpec model_of(const json& value, const Document& document) {
   model.num_heads = fields.integer("num_heads", 1, kMaxWidth);
   model.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxWidth, model.num_heads);
   model.head_dim = fields.integer("head_dim", 1, kMaxWidth, model.hidden_size / model.num_heads);
-  if (model.head_dim < 1) fields.refuse("num_heads", "is above hidden_size");
+  if (model.head_dim < 1)
+    fields.refuse("num_heads", "is " + std::to_string(model.num_heads) +
+                                   "; allowed: 1 to hidden_size, which is " +
+                                   std::to_string(model.hidden_size));
   model.vocab_size = fields.integer("vocab_size", 1, kMaxTokens);
   fields.integer("max_position_embeddings", 1, kMaxTokens);
   model.max_seq_len = fields.integer("max_seq_len", 1, kMaxTokens);
@@ -197,10 +200,8 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
     const EngineKind kind = is_layer ? EngineKind::kLayer
                             : i == 0 ? EngineKind::kEmbed
                                      : EngineKind::kHead;
-    const bool has_index = is_layer ? entry.layer_index == static_cast<std::int64_t>(i) - 1
-                                    : !entry.layer_index.has_value();
-    if (entry.spec.name != name || entry.spec.kind != kind || !has_index)
-      document.refuse(place, "is another engine; expected: " + name);
+    const auto index = is_layer ? std::optional(static_cast<std::int64_t>(i) - 1) : std::nullopt;
+    require_engine(entry, place, name, kind, index, document);
     (is_layer ? manifest.layers.emplace_back()
      : i == 0 ? manifest.embed
               : manifest.head) = std::move(entry.spec);
@@ -314,7 +315,8 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
     const std::size_t first = text->find(kPromptPlaceholder);
     if (first == std::string::npos ||
         text->find(kPromptPlaceholder, first + 1) != std::string::npos)
-      fields.refuse("prompt_template", "is not a template; allowed: a text with {prompt} once");
+      fields.refuse("prompt_template",
+                    "is " + shown(json(*text)) + "; allowed: a text with {prompt} once");
   }
   if (const json* chat = fields.find("chat_template")) {
     Fields named(*chat, "chat_template", document);

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "texts.h"
+
 namespace skipdec::runtime {
 
 using nlohmann::json;
@@ -51,7 +53,7 @@ const json* Fields::find(const char* name) {
 }
 
 const json* Fields::find_given(const char* name) {
-  asked_.emplace_back(name);
+  ignore(name);
   const auto found = object_.find(name);
   return found == object_.end() ? nullptr : &*found;
 }
@@ -105,12 +107,14 @@ const json& Fields::array(const char* name, std::size_t most) {
   return array_of(value(name), place_of(name), most, document_);
 }
 
-void Fields::ignore(const char* name) { asked_.emplace_back(name); }
+void Fields::ignore(const char* name) {
+  if (std::find(asked_.begin(), asked_.end(), name) == asked_.end()) asked_.emplace_back(name);
+}
 
 void Fields::require_no_others() const {
   for (const auto& member : object_.items())
     if (std::find(asked_.begin(), asked_.end(), member.key()) == asked_.end())
-      refuse(member.key().c_str(), "is unknown");
+      refuse(member.key().c_str(), "is unknown; allowed: " + joined(asked_));
 }
 
 std::string Fields::place_of(const char* name) const {

@@ -72,7 +72,9 @@ class RuleReader {
     if (decay == "step")
       integer_of(rule_.parameters["steps"], "schedule.steps", 2, rule_.horizon, document_);
     if (decay == "constant" && rule_.fall() != 0)
-      fields_.refuse("min_exit_layer", "is not max_exit_layer, which decay constant needs");
+      fields_.refuse("min_exit_layer", "is " + std::to_string(rule_.min_exit_layer) +
+                                           "; allowed with decay constant: max_exit_layer, " +
+                                           std::to_string(rule_.max_exit_layer));
     if (decay == "table") check_table();
     if (decay == "d3") {
       const json& alpha = rule_.parameters["alpha"];
@@ -92,7 +94,9 @@ class RuleReader {
     for (const json& budget : table)
       integer_of(budget, "schedule.table", rule_.min_exit_layer, rule_.max_exit_layer, document_);
     if (table.front() != rule_.max_exit_layer)
-      fields_.refuse("table", "does not begin with max_exit_layer");
+      fields_.refuse("table",
+                     "begins with " + shown(table.front()) + "; allowed: max_exit_layer, " +
+                         std::to_string(rule_.max_exit_layer) + ", because budgets never grow");
   }
 
   // Checks that the smallest budget includes the layers that always run.

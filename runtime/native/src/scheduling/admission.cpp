@@ -21,8 +21,9 @@ void read_parameter(std::string_view item, bool is_gang, Admission& admission) {
     admission.hold_ms = *number;
   } else {
     throw Error(Status::kUsage, "admission",
-                shown_text(item) + (is_gang ? " is not one of gang's: min_free=N, hold_ms=N"
-                                            : " is not one of fcfs's: no parameter"));
+                shown_text(item) + " is not allowed; " +
+                    (is_gang ? "gang takes min_free=N, hold_ms=N, with N up to 999999999"
+                             : "fcfs takes no parameter"));
   }
 }
 

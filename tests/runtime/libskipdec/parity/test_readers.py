@@ -111,7 +111,7 @@ PLACES: tuple[tuple[str, Any, str], ...] = (
     ("model/num_layers", 2**64 - 1, "model.num_layers: is 18446744073709551615"),
     ("model/hidden_size", 1 << 21, "allowed: 1 to 1048576"),
     ("model/max_seq_len", None, "model.max_seq_len: is missing"),
-    ("model/num_heads", 4096, "model.num_heads: is above hidden_size"),
+    ("model/num_heads", 4096, "model.num_heads: is 4096; allowed: 1 to hidden_size"),
     ("model/extra", [], "model.extra: is an array"),
     ("model/eos_token_id", True, "model.eos_token_id: is true"),
     ("model/eos_token_id", -2, "model.eos_token_id: is -2"),
@@ -152,13 +152,13 @@ PLACES: tuple[tuple[str, Any, str], ...] = (
 PLACES_OF_DRAFTS: tuple[tuple[str, Any, str], ...] = (
     ("trained_draft", 1, "trained_draft"),
     ("trained_draft/layer/layer_index", 1, "expected: layer_draft, a layer without layer_index"),
-    ("trained_draft/entry/kind", "states", "is engine entry_draft, a states; expected: entry_dr"),
+    ("trained_draft/entry/kind", "states", "is engine entry_draft, a states without"),
     (
         "trained_draft/layer/inputs/0/dtype",
         "float16",
         "engine layer_draft: hidden_states is float16",
     ),
-    ("draft_head/engine/kind", "layer", "is engine head_draft, a layer; expected: head_draft"),
+    ("draft_head/engine/kind", "layer", "is engine head_draft, a layer without"),
 )
 
 

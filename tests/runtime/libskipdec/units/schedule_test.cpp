@@ -141,7 +141,7 @@ TEST_P(HostileSchedules, AreRefusedWithThePlaceOfTheProblem) {
 }
 
 const std::vector<Hostile> kHostile{
-    {"/other", 1, "other: is unknown"},
+    {"/other", 1, "other: is unknown; allowed: digest, schedule"},
     {"/schedule/horizon", 5, "schedule.table: has 4 budgets; allowed: one a token of the horizon"},
     {"/schedule/warmup_layers", 2, "schedule.min_exit_layer: is 2; allowed with placement top: 3"},
     {"/schedule/decay", "other", "schedule.decay: is \"other\"; allowed: linear, cosine, power"},

@@ -36,7 +36,9 @@ std::optional<SpecialTokens> read_sentence_pair(const json& processor, const Doc
   Fields fields(processor, kPlace, document);
   const auto id_of = [&](const char* name) {
     const json& pair = fields.array(name, 2);
-    if (pair.size() != 2) fields.refuse(name, "is no pair of a token and its id");
+    if (pair.size() != 2)
+      fields.refuse(name,
+                    "has " + std::to_string(pair.size()) + " entries; allowed: a token and its id");
     text_of(pair[0], fields.place_of(name), document);
     return token_id(pair[1], document);
   };

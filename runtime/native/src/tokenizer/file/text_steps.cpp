@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "texts.h"
 #include "tokenizer/file/kinds.h"
 #include "tokenizer/file/unsupported.h"
 #include "tokenizer/text/characters.h"
@@ -165,7 +166,7 @@ void read_split(Fields& fields, PreTokenizer& read, const Document& document) {
   const Pattern pattern = pattern_of(fields, document);
   const std::string& behavior = fields.text("behavior");
   if (std::find(kBehaviors.begin(), kBehaviors.end(), behavior) == kBehaviors.end())
-    fields.refuse("behavior", "is unknown: " + shown(json(behavior)));
+    fields.refuse("behavior", "is " + shown(json(behavior)) + "; allowed: " + joined(kBehaviors));
   const bool inverted = required_flag(fields, "invert");
   const Scanner scanner = pattern.is_expression ? scanner_of(pattern.text) : nullptr;
   if (!scanner)
