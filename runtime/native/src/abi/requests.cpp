@@ -44,8 +44,7 @@ skipdec_status submit(const std::shared_ptr<runtime::Service>& service,
   }
   const auto tickets = service->submit_many(
       given, runtime::sampling_params(whole, service->manifest().model.sampling_defaults),
-      runtime::text_or_empty(whole.schedule), whole.deadline,
-      std::vector<runtime::OnDelta>(count, on_delta_of(whole)),
+      runtime::text_or_empty(whole.schedule), whole.deadline, on_delta_of(whole),
       runtime::text_or_empty(whole.client),
       runtime::wants_drafts(runtime::text_or_empty(whole.draft)));
   for (std::size_t index = 0; index < count; ++index) {
@@ -96,7 +95,7 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
     const std::shared_ptr<runtime::Service> service = runtime::held(engine);
     if (count == 0) return SKIPDEC_OK;
     service->require_may_wait(count);
-    std::fill_n(required(requests, "request"), count, nullptr);
+    std::fill_n(required(requests, "requests"), count, nullptr);
     required(prompts, "prompts");
     return submit(service, prompts, count, params, requests);
   });

@@ -76,9 +76,11 @@ void Service::load_tokenizer() {
   }
 }
 
-std::vector<std::shared_ptr<Ticket>> Service::submit_many(
-    const std::vector<Prompt>& prompts, const SamplingParams& params, const std::string& schedule,
-    double deadline, const std::vector<OnDelta>& on_delta, const std::string& client, bool drafts) {
+std::vector<std::shared_ptr<Ticket>> Service::submit_many(const std::vector<Prompt>& prompts,
+                                                          const SamplingParams& params,
+                                                          const std::string& schedule,
+                                                          double deadline, const OnDelta& on_delta,
+                                                          const std::string& client, bool drafts) {
   require_usable();
   const ModelSpec& model = manifest().model;
   params.check(model.vocab_size, model.end_token_ids);
@@ -91,7 +93,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
     made.back().request.client = client;
     made.back().request.drafts = drafts;
     tickets.push_back(made.back().ticket);
-    if (!on_delta.empty()) tickets.back()->on_delta = on_delta[tickets.size() - 1];
+    tickets.back()->on_delta = on_delta;
   }
   {
     const std::scoped_lock lock(mutex_);

@@ -59,14 +59,12 @@ class Service {
 
   // Checks requests and queues them; they are admitted together as far as they fit. If this throws,
   // none is queued. ``schedule``: empty for the default. ``deadline``: seconds from now, negative
-  // if it has passed, 0 for none. ``on_delta``: empty, or one for each request. ``client``,
-  // ``drafts``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
-  std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
-                                                   const SamplingParams& params,
-                                                   const std::string& schedule, double deadline,
-                                                   const std::vector<OnDelta>& on_delta,
-                                                   const std::string& client = {},
-                                                   bool drafts = true);
+  // if it has passed, 0 for none. ``on_delta`` receives the deltas of all requests, unless it is
+  // empty. ``client``, ``drafts``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy,
+  // kClosed.
+  std::vector<std::shared_ptr<Ticket>> submit_many(
+      const std::vector<Prompt>& prompts, const SamplingParams& params, const std::string& schedule,
+      double deadline, const OnDelta& on_delta, const std::string& client = {}, bool drafts = true);
   // Throws Error (kUsage) for more requests than may ever wait at once.
   void require_may_wait(std::size_t count) const;
   // Cancels a request before the next step.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "service/service.h"
 
@@ -10,8 +9,8 @@ namespace skipdec::runtime::testing {
 
 // Submits one request of the default schedule, without a deadline.
 inline std::shared_ptr<Ticket> submit(Service& service, const TokenSpan& prompt,
-                                      const SamplingParams& params, OnDelta on_delta = {}) {
-  return service.submit_many({prompt}, params, "", 0, {std::move(on_delta)}).front();
+                                      const SamplingParams& params, const OnDelta& on_delta = {}) {
+  return service.submit_many({prompt}, params, "", 0, on_delta).front();
 }
 
 }  // namespace skipdec::runtime::testing

@@ -221,11 +221,10 @@ TEST(IntakeTest, ASubmissionWithoutMemoryQueuesNothing) {
     std::atomic<int> num_deltas{0};
     const OnDelta count = [&](const Delta& /*delta*/) { return ++num_deltas > 0; };
     const std::vector<Prompt> prompts(20, TokenSpan{4});
-    const std::vector<OnDelta> on_delta(prompts.size(), count);
     until_failure = number;
     bool is_queued = true;
     try {
-      service.submit_many(prompts, {}, "", 0, on_delta);
+      service.submit_many(prompts, {}, "", 0, count);
     } catch (const std::bad_alloc&) {
       is_queued = false;
     }

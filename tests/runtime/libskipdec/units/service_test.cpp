@@ -127,21 +127,21 @@ TEST(ServiceTest, ADeadlineThatHasPassedEndsATextAtOnceAndNanIsRefused) {
   EXPECT_EQ(service->stats().waiting, 0);
 }
 
-// Collects the last deltas that callbacks receive, by request and completion.
+// Collects the last deltas that a callback receives, by request and completion.
 class Ends {
  public:
-  OnDelta on_delta(std::size_t request) {
-    return [this, request](const Delta& delta) {
+  OnDelta on_delta() {
+    return [this](const Delta& delta) {
       const std::scoped_lock lock(mutex_);
-      if (delta.finish_reason) ends_[{request, delta.index}].push_back(delta);
+      if (delta.finish_reason) ends_[{delta.number, delta.index}].push_back(delta);
       return true;
     };
   }
 
-  // Expects one last delta for each of ``n`` completions of each of ``count`` requests.
-  void expect_one_each(std::size_t count, std::int64_t n) {
+  // Expects one last delta for each of ``n`` completions of each of the first ``count`` requests.
+  void expect_one_each(std::int64_t count, std::int64_t n) {
     const std::scoped_lock lock(mutex_);
-    for (std::size_t request = 0; request < count; ++request) {
+    for (std::int64_t request = 0; request < count; ++request) {
       for (std::int64_t index = 0; index < n; ++index) {
         EXPECT_EQ((ends_[{request, index}].size()), 1U) << request << ", " << index;
       }
@@ -165,7 +165,7 @@ class Ends {
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<std::size_t, std::int64_t>, std::vector<Delta>> ends_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Delta>> ends_;
 };
 
 SamplingParams two_each(std::int64_t max_tokens) {
@@ -180,10 +180,8 @@ TEST(ServiceTest, APermanentlyFailingEngineEndsEachCallbackOnce) {
   constexpr std::size_t kCount = 12;
   Ends ends;
   const auto service = open(4, 20, 256, 1 << 20);
-  std::vector<OnDelta> on_delta;
-  for (std::size_t each = 0; each < kCount; ++each) on_delta.push_back(ends.on_delta(each));
   const std::vector<Prompt> prompts(kCount, TokenSpan{4, 5});
-  const auto tickets = service->submit_many(prompts, two_each(8), "", 0, on_delta);
+  const auto tickets = service->submit_many(prompts, two_each(8), "", 0, ends.on_delta());
   for (const auto& ticket : tickets) EXPECT_TRUE(ticket->mailbox.wait(-1));
   ends.expect_one_each(kCount, 2);
   EXPECT_EQ(ends.count(FinishReason::kError, "fails by intent"), 2 * kCount);
@@ -208,11 +206,10 @@ TEST(ServiceTest, ClosingEndsEachCallbackOnce) {
   constexpr std::size_t kCount = 12;
   Ends ends;
   const auto service = open(4);
-  std::vector<OnDelta> on_delta;
-  for (std::size_t each = 0; each < kCount; ++each) on_delta.push_back(ends.on_delta(each));
   std::promise<void> runs;
-  on_delta[0] = [&, record = on_delta[0], is_first = true](const Delta& delta) mutable {
-    if (std::exchange(is_first, false)) runs.set_value();
+  std::atomic<bool> is_first{true};
+  const auto on_delta = [&, record = ends.on_delta()](const Delta& delta) {
+    if (is_first.exchange(false)) runs.set_value();
     while (!is_closed(*service)) std::this_thread::yield();
     return record(delta);
   };
