@@ -350,8 +350,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   check_version(value, document);
   Manifest manifest;
   Fields fields(value, "", document);
-  if (const std::string digest = checked_digest(text, document); fields.text("digest") != digest)
-    fields.refuse("digest", "is not the file's own");
+  require_digest(text, document);
   manifest.target = fields.text("target");
   const std::optional<std::string> kernels = fields.optional_text("kernels");
   if (kernels && *kernels != "skipdec")

@@ -28,7 +28,7 @@ std::optional<std::size_t> digits_of(std::string_view text) {
 
 }  // namespace
 
-std::string checked_digest(std::string_view text, const Document& document) {
+void require_digest(std::string_view text, const Document& document) {
   const std::optional<std::size_t> begin = digits_of(text);
   if (!begin) document.refuse("digest", "is not on exactly one line, with 64 digits");
   Sha256 hash;
@@ -41,7 +41,6 @@ std::string checked_digest(std::string_view text, const Document& document) {
   if (written != seen)
     document.refuse("digest", "is " + std::string(written.substr(0, 12)) + "…, the content has " +
                                   seen.substr(0, 12) + "…; the file was changed");
-  return seen;
 }
 
 }  // namespace skipdec::runtime

@@ -1,18 +1,17 @@
 // The digest that a bundle's document contains.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "json/fields.h"
 
 namespace skipdec::runtime {
 
-// Returns the digest of manifest.json or schedule.json, from its line
+// Checks the digest of manifest.json or schedule.json, in its line
 //   "digest": "<64 hexadecimal digits>"
 // (indented by two spaces, once in the file). It is the SHA-256 of all its bytes with zeros in
 // place of those digits. Throws Error, naming ``document``, if the line is missing or the digest
 // differs.
-std::string checked_digest(std::string_view text, const Document& document);
+void require_digest(std::string_view text, const Document& document);
 
 }  // namespace skipdec::runtime

@@ -96,9 +96,8 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   const Document document{Status::kBundle, subject, "write it with 'skipdec schedule set'"};
   const json value = parse_json(text, document);
   Fields fields(value, "", document);
-  if (fields.text("digest") != checked_digest(text, document))
-    fields.refuse("digest", "is not the file's own");
-
+  require_digest(text, document);
+  fields.ignore("digest");
   const json& own_rule = fields.value("schedule");
   if (!own_rule.is_object())
     fields.refuse("schedule", "is " + shown(own_rule) + "; allowed: an object");

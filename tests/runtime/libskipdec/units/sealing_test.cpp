@@ -32,7 +32,7 @@ TEST(Sha256, IsTheSameWithoutCpuExtensionsAndInPieces) {
 TEST(Digest, IsComputedWithZerosInItsPlace) {
   const std::string text = sealed({{"a", 1}, {"z", {{"digest", "x"}}}});
   EXPECT_EQ(text, fuzzing::sealed(text));
-  EXPECT_NE(text.find(checked_digest(text, kDocument)), std::string::npos);
+  EXPECT_NO_THROW(require_digest(text, kDocument));
 }
 
 TEST(Digest, DetectsAChangeOfAnyByte) {
@@ -40,7 +40,7 @@ TEST(Digest, DetectsAChangeOfAnyByte) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] ^= 1;
-    const std::string words = refusal([&] { checked_digest(changed, kDocument); });
+    const std::string words = refusal([&] { require_digest(changed, kDocument); });
     EXPECT_NE(words.find("file.json | digest: "), std::string::npos) << i;
   }
 }
@@ -49,7 +49,7 @@ TEST(Digest, MustBeOnExactlyOneLine) {
   const std::string line = "  \"digest\": \"" + std::string(64, '0') + "\",\n";
   for (const std::string& text :
        {std::string("{}"), "{\n" + line + line + "}\n", std::string("{\n  \"digest\": \"0\"\n}\n")})
-    EXPECT_NE(refusal([&] { checked_digest(text, kDocument); }).find("is not on exactly one line"),
+    EXPECT_NE(refusal([&] { require_digest(text, kDocument); }).find("is not on exactly one line"),
               std::string::npos)
         << text;
 }
