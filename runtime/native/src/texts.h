@@ -1,4 +1,4 @@
-// Parsing of short texts from users and files, and formatting of lists for messages.
+// Parsing of short texts from users and files, and formatting of numbers and lists for messages.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,14 @@ inline std::optional<std::int64_t> number_in(std::string_view digits) {
   const bool has_others = digits.find_first_not_of("0123456789") != std::string_view::npos;
   if (digits.empty() || digits.size() > kMostDigits || has_others) return std::nullopt;
   return std::stoll(std::string(digits));
+}
+
+// Formats a number with thousands separators: "12,345".
+inline std::string grouped(std::int64_t number) {
+  std::string text = std::to_string(number);
+  const std::size_t first = number < 0 ? 1 : 0;  // after the sign
+  for (std::size_t end = text.size(); end > first + 3;) text.insert(end -= 3, ",");
+  return text;
 }
 
 // Joins the results of ``text_of`` for ``items``: "a, b, c".

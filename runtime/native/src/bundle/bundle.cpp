@@ -11,6 +11,7 @@
 #include "errors.h"
 #include "files/sha256.h"
 #include "json/limits.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {

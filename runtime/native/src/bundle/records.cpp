@@ -10,6 +10,7 @@
 
 #include "files/sha256.h"
 #include "host/control_groups.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {

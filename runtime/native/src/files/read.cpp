@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "texts.h"
+
 namespace skipdec::runtime {
 namespace {
 
@@ -67,13 +69,6 @@ std::string read_file(const std::string& path, std::size_t limit, const Document
       document.refuse(
           "", "is larger than " + grouped(static_cast<std::int64_t>(limit)) + " bytes, the limit");
   }
-}
-
-std::string grouped(std::int64_t number) {
-  std::string text = std::to_string(number);
-  const std::size_t first = number < 0 ? 1 : 0;  // after the sign
-  for (std::size_t end = text.size(); end > first + 3;) text.insert(end -= 3, ",");
-  return text;
 }
 
 }  // namespace skipdec::runtime

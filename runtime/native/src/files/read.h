@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 
 #include "json/fields.h"
@@ -37,9 +36,6 @@ Opened open_regular(const std::string& path);
 
 // Reads a regular file of at most ``limit`` bytes. Throws Error, naming ``document``.
 std::string read_file(const std::string& path, std::size_t limit, const Document& document);
-
-// Formats a number with thousands separators: "12,345".
-std::string grouped(std::int64_t number);
 
 // Returns the system's message for errno.
 std::string system_words(int code);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "errors.h"
-#include "files/read.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "errors.h"
-#include "files/read.h"
 #include "scheduling/running_batch.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 

@@ -1,8 +1,8 @@
 // The part of RunningBatch that scores given texts between two steps.
 #include "errors.h"
-#include "files/read.h"
 #include "scheduling/clock.h"
 #include "scheduling/running_batch.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 

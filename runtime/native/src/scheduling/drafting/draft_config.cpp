@@ -4,7 +4,6 @@
 #include <array>
 
 #include "errors.h"
-#include "files/read.h"
 #include "json/shown.h"
 #include "texts.h"
 #include "tokenizer/text/utf8.h"

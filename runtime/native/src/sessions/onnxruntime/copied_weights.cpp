@@ -11,6 +11,7 @@
 #include "errors.h"
 #include "files/read.h"
 #include "sessions/onnxruntime/initializers.h"
+#include "texts.h"
 
 namespace skipdec::runtime::onnxruntime {
 namespace {

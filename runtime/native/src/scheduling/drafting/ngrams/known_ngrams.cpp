@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "files/read.h"
 #include "json/tree.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
