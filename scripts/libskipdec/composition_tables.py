@@ -10,7 +10,6 @@ a file differs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ from tokenizers import normalizers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from libskipdec.unicode_tables import SCALARS, TABLES
+from libskipdec.unicode_tables import SCALARS, TABLES, write_or_check
 
 _HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic
 _HANGUL_PARTS = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))  # vowels and final consonants
@@ -165,20 +164,5 @@ def files() -> dict[Path, str]:
     }
 
 
-def main() -> int:
-    """Write or check the files."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare without writing")
-    check: bool = parser.parse_args().check
-    code = 0
-    for path, text in files().items():
-        if not check:
-            path.write_text(text, encoding="utf-8")
-        elif path.read_text(encoding="utf-8").splitlines()[1:] != text.splitlines()[1:]:
-            print(f"{path} differs from tokenizers {tokenizers.__version__}")
-            code = 1
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, files))

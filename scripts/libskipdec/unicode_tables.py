@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntFlag
 from itertools import groupby
 from pathlib import Path
@@ -116,21 +116,20 @@ def written(classes: dict[int, CharacterClass]) -> str:
     )
 
 
-def main() -> int:
-    """Write or check the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def write_or_check(description: str, files: Callable[[], dict[Path, str]]) -> int:
+    """Write the files, or, with ``--check``, return 1 if one differs after its first line."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="compare without writing")
     check: bool = parser.parse_args().check
-    text = written(classes_of_all())
-    if not check:
-        TABLES.parent.mkdir(parents=True, exist_ok=True)
-        TABLES.write_text(text, encoding="utf-8")
-        return 0
-    same = TABLES.read_text(encoding="utf-8").splitlines()[1:] == text.splitlines()[1:]
-    if not same:
-        print(f"{TABLES} differs from tokenizers {tokenizers.__version__}")
-    return 0 if same else 1
+    code = 0
+    for path, text in files().items():
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8").splitlines()[1:] != text.splitlines()[1:]:
+            print(f"{path} differs from tokenizers {tokenizers.__version__}")
+            code = 1
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, lambda: {TABLES: written(classes_of_all())}))

@@ -137,6 +137,13 @@ inline double parse_real(const std::string& text) {
   return number;
 }
 
+// Returns ``text`` with ASCII letters in lower case.
+inline std::string lowered(std::string text) {
+  for (char& letter : text)
+    letter = static_cast<char>(letter | ('A' <= letter && letter <= 'Z' ? 32 : 0));
+  return text;
+}
+
 // Parses a number of bytes: 512MiB, 1.5GiB, 2GB, 1000000. Throws BadValue.
 inline std::uint64_t parse_size(const std::string& text) {
   constexpr const char* kAllowed = "e.g. 512MiB, 1.5GiB, 2GB, 1000000";
@@ -150,9 +157,7 @@ inline std::uint64_t parse_size(const std::string& text) {
       {"t", 1e12}, {"tb", 1e12}, {"gib", 0x1p30},  {"tib", 0x1p40},
   };
   const std::size_t digits = text.find_first_not_of("0123456789.");
-  std::string unit = digits == std::string::npos ? "" : text.substr(digits);
-  for (char& letter : unit)
-    letter = static_cast<char>(letter | ('A' <= letter && letter <= 'Z' ? 32 : 0));
+  const std::string unit = lowered(digits == std::string::npos ? "" : text.substr(digits));
   const auto count = parse_number<double>(text.substr(0, digits), kAllowed);
   for (const Unit& known : kUnits) {
     if (unit == known.name && count * known.bytes >= 1 && count * known.bytes < 0x1p63) {

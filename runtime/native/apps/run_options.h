@@ -50,10 +50,7 @@ inline std::string parse_name(const std::string& text, const char* allowed) {
   constexpr const char* kSpaces = " \t\n\r\f\v";
   const std::size_t first = text.find_first_not_of(kSpaces);
   if (first == std::string::npos) throw BadValue(allowed);
-  std::string name = text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
-  for (char& letter : name)
-    letter = static_cast<char>(letter | ('A' <= letter && letter <= 'Z' ? 32 : 0));
-  return name;
+  return lowered(text.substr(first, text.find_last_not_of(kSpaces) + 1 - first));
 }
 
 inline std::int32_t parse_count(const std::string& text) {

@@ -187,7 +187,6 @@ class Options {
   }
   Options& max_model_len(std::int64_t positions) { return set(options_.max_model_len, positions); }
   Options& admission(std::string text) { return set(admission_, std::move(text)); }
-  Options& prefix_cache(bool on) { return set(options_.prefix_cache, on ? 1 : 0); }
   Options& prefix_cache(skipdec_prefix_cache who) { return set(options_.prefix_cache, who); }
   Options& onnxruntime(std::string path) { return set(onnxruntime_, std::move(path)); }
   Options& draft(std::string text) { return set(draft_, std::move(text)); }

@@ -24,29 +24,17 @@ const skipdec_options& default_options() {
   return standard;
 }
 
-// Throws Error (kUsage) for a value that is not an enumerator of skipdec.h.
+// Returns the enumerator of skipdec.h with this value; the last one is ``last``. Throws Error
+// (kUsage) for any other value.
 template <class Enum>
-Enum enumerator(int32_t value, const char* name) {
-  if (value != 0 && value != 1) {
+Enum enumerator(int32_t value, Enum last, const char* name) {
+  const auto most = static_cast<int32_t>(last);
+  if (value < 0 || value > most) {
     throw runtime::Error(runtime::Status::kUsage, name,
-                         "is " + std::to_string(value) + "; allowed: 0 and 1, see skipdec.h");
+                         "is " + std::to_string(value) + "; allowed: 0 to " + std::to_string(most) +
+                             ", see skipdec.h");
   }
   return static_cast<Enum>(value);
-}
-
-// Throws Error (kUsage) for a value that is not a skipdec_prefix_cache.
-runtime::PrefixSharing prefix_sharing(int32_t value) {
-  switch (value) {
-    case SKIPDEC_PREFIX_CACHE_OFF:
-      return runtime::PrefixSharing::kOff;
-    case SKIPDEC_PREFIX_CACHE_SHARED:
-      return runtime::PrefixSharing::kShared;
-    case SKIPDEC_PREFIX_CACHE_CLIENT:
-      return runtime::PrefixSharing::kClient;
-    default:
-      throw runtime::Error(runtime::Status::kUsage, "prefix_cache",
-                           "is " + std::to_string(value) + "; allowed: 0, 1 and 2, see skipdec.h");
-  }
 }
 
 runtime::ServiceOptions service_options(const skipdec_options& given) {
@@ -54,10 +42,10 @@ runtime::ServiceOptions service_options(const skipdec_options& given) {
   options.schedule = runtime::text_or_empty(given.schedule);
   options.draft = runtime::text_or_empty(given.draft);
   options.raw_prompts = given.raw_prompts != 0;
-  options.verify = enumerator<runtime::Verify>(given.verify, "verify");
+  options.verify = enumerator(given.verify, runtime::Verify::kGraphs, "verify");
   options.max_waiting = given.max_waiting;
   options.sessions.threads = given.threads;
-  options.sessions.weights = enumerator<runtime::WeightsPlace>(given.weights, "weights");
+  options.sessions.weights = enumerator(given.weights, runtime::WeightsPlace::kCopied, "weights");
   options.sessions.onnxruntime = runtime::text_or_empty(given.onnxruntime);
   options.batch.max_batch_size = given.max_batch_size;
   options.batch.max_model_len = given.max_model_len;
@@ -65,7 +53,8 @@ runtime::ServiceOptions service_options(const skipdec_options& given) {
       static_cast<std::int64_t>(std::min<uint64_t>(given.kv_memory, INT64_MAX));
   options.batch.max_prefill_tokens = given.max_prefill_tokens;
   options.batch.admission = runtime::text_or_empty(given.admission);
-  options.batch.prefix_cache = prefix_sharing(given.prefix_cache);
+  options.batch.prefix_cache =
+      enumerator(given.prefix_cache, runtime::PrefixSharing::kClient, "prefix_cache");
   return options;
 }
 

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "abi/guard.h"
+#include "tokenizer/text/utf8.h"
 
 namespace {
 
@@ -11,14 +12,12 @@ std::array<char, 4096>& last_error() {
   return words;
 }
 
-bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
-
 }  // namespace
 
 void skipdec::runtime::keep_error(const char* words) noexcept {
   std::array<char, 4096>& kept = last_error();
   std::size_t length = strnlen(words, kept.size() - 1);
-  while (length > 0 && is_inside_character(words[length])) --length;
+  while (length > 0 && !begins_character(words[length])) --length;
   std::memcpy(kept.data(), words, length);
   kept.at(length) = 0;
 }

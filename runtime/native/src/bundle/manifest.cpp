@@ -339,11 +339,6 @@ const TensorSpec* EngineSpec::find(Role role) const {
   return nullptr;
 }
 
-const TensorSpec& EngineSpec::tensor(Role role) const {
-  if (const TensorSpec* found = find(role)) return *found;
-  throw Error(Status::kBundle, "engine " + name, "has no tensor for " + std::string(name_of(role)));
-}
-
 Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   const Document document{Status::kBundle, subject, "export the model again"};
   const json value = parse_json(text, document);
@@ -377,12 +372,11 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
     for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))
       manifest.canonical.push_back(engine_of(entry, "canonical", document).spec);
   require_listed(manifest, known, document);
-  if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
-    fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
-  if (const auto& path = manifest.chat_template; path && known.count(*path) == 0)
-    fields.refuse("chat_template", "names " + *path + ", not listed in files");
-  if (const auto& path = manifest.ngrams; path && known.count(*path) == 0)
-    fields.refuse("ngrams", "names " + *path + ", not listed in files");
+  for (const auto& [name, path] :
+       {std::pair{"tokenizer", manifest.tokenizer},
+        std::pair{"chat_template", manifest.chat_template}, std::pair{"ngrams", manifest.ngrams}})
+    if (path && known.count(*path) == 0)
+      fields.refuse(name, "names " + *path + ", not listed in files");
   if (manifest.chat_template && !manifest.tokenizer)
     fields.refuse("chat_template", "is present, but tokenizer is null");
   require_canonical(text, value, document);

@@ -70,8 +70,6 @@ struct EngineSpec {
   std::int64_t step_bytes = 0;  // that a call for one token reads
 
   const TensorSpec* find(Role role) const;  // nullptr if it has none
-  // Throws Error (kBundle) if it has none.
-  const TensorSpec& tensor(Role role) const;
 };
 
 struct ModelSpec {

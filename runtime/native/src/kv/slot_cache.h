@@ -46,8 +46,6 @@ class SlotCache {
   std::uint64_t generation(std::int64_t layer) const { return at(layer).generation; }
   // The rows in the layer's slots, in order.
   const std::vector<Row>& residents(std::int64_t layer) const { return at(layer).residents; }
-  // Returns the first ``rows`` slots of the layer.
-  CacheView first(std::int64_t layer, std::int64_t rows) const { return slots(layer, 0, rows); }
   // Returns ``rows`` slots of the layer from slot ``start`` on.
   CacheView slots(std::int64_t layer, std::int64_t start, std::int64_t rows) const {
     return at(layer).pair->view(start, rows);

@@ -16,16 +16,16 @@ using nlohmann::json;
 class RuleReader {
  public:
   RuleReader(const json& value, const Document& document)
-      : fields_(value, "schedule", document), object_(value), document_(document) {}
+      : fields_(value, "schedule", document), document_(document) {}
 
   ScheduleRule read() {
     rule_.num_layers = fields_.integer("num_layers", 1, constants::kMaxLayers);
     rule_.max_exit_layer = fields_.integer("max_exit_layer", 1, rule_.num_layers);
     rule_.min_exit_layer = fields_.integer("min_exit_layer", 1, rule_.max_exit_layer);
-    if (object_.contains("warmup_layers"))
-      rule_.warmup_layers = fields_.integer("warmup_layers", 0, rule_.num_layers);
+    rule_.warmup_layers =
+        fields_.integer("warmup_layers", 0, rule_.num_layers, rule_.warmup_layers);
     rule_.horizon = fields_.integer("horizon", 1, constants::kMaxHorizon);
-    if (object_.contains("prompt")) rule_.prompt = fields_.text("prompt");
+    rule_.prompt = fields_.text("prompt", rule_.prompt);
     if (rule_.prompt != "full" && rule_.prompt != "decay") unknown("prompt", "full, decay");
     choose("decay", decays(), rule_.decay);
     choose("placement", placements(), rule_.placement);
@@ -42,13 +42,11 @@ class RuleReader {
 
   template <class Named>
   void choose(const char* kind, const std::vector<Named>& all, const Named*& chosen) {
-    if (object_.contains(kind)) {
-      const std::string& name = fields_.text(kind);
-      for (const Named& each : all)
-        if (each.name == name) chosen = &each;
-      if (chosen->name != name)
-        unknown(kind, joined(all, [](const Named& each) { return each.name; }));
-    }
+    const std::string name = fields_.text(kind, std::string(chosen->name));
+    for (const Named& each : all)
+      if (each.name == name) chosen = &each;
+    if (chosen->name != name)
+      unknown(kind, joined(all, [](const Named& each) { return each.name; }));
     for (const Named& each : all) {
       if (each.parameter == nullptr) continue;
       const json* found = fields_.find(each.parameter);
@@ -116,7 +114,6 @@ class RuleReader {
   }
 
   Fields fields_;
-  const json& object_;
   const Document& document_;
   ScheduleRule rule_;
 };

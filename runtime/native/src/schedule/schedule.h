@@ -43,8 +43,6 @@ class Schedule {
 
   std::int64_t num_layers() const { return num_layers_; }
   const std::string& text() const { return text_; }  // e.g. "linear:max=16,min=8,…"
-  const std::vector<Segment>& segments() const { return segments_; }
-  const PromptRule& prompt() const { return prompt_; }
   bool is_reduced() const;
   bool exits_early() const;  // each token runs the lowest layers
 

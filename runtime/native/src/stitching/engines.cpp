@@ -13,7 +13,7 @@ Engines Engines::load(const Manifest& manifest, Backend& backend) {
 
 void Engines::load_trained_drafts(const Bundle& bundle, Backend& backend) {
   const std::optional<TrainedDraft>& draft = bundle.manifest().trained_draft;
-  if (!draft || draft_layer != nullptr) return;
+  if (!draft) return;
   const auto load = [&](const EngineSpec& spec) {
     bundle.check_weights(spec);
     return backend.load(spec);
@@ -27,8 +27,10 @@ void Engines::load_trained_drafts(const Bundle& bundle, Backend& backend) {
 
 void Engines::load_draft_head(const Bundle& bundle, Backend& backend) {
   const std::optional<DraftHead>& draft = bundle.manifest().draft_head;
-  if (draft && draft_head == nullptr) draft_head = backend.load(draft->engine);
+  if (draft) draft_head = backend.load(draft->engine);
 }
+
+bool runs_row_by_row(const Session& layer) { return layer.spec().find(Role::kSeqlensK) != nullptr; }
 
 void run_once(Session& session, const std::vector<BoundTensor>& tensors) {
   session.bind(tensors)->run();

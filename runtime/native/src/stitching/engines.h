@@ -22,9 +22,9 @@ struct Engines {
 
   // Loads all engines except those of drafts. Throws the errors of `Backend::load`.
   static Engines load(const Manifest& manifest, Backend& backend);
-  // Loads the trained drafts, whose weights no other engine has, or the narrow head, unless they
-  // are already loaded; engines that the bundle lacks stay nullptr. Throws the errors of
-  // `Backend::load` and `Bundle::check_weights`.
+  // Loads the trained drafts, whose weights no other engine has, or the narrow head; engines that
+  // the bundle lacks stay nullptr. Throws the errors of `Backend::load` and
+  // `Bundle::check_weights`.
   void load_trained_drafts(const Bundle& bundle, Backend& backend);
   void load_draft_head(const Bundle& bundle, Backend& backend);
 
@@ -32,6 +32,10 @@ struct Engines {
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   Session& layer(std::int64_t number) const { return *layers[static_cast<std::size_t>(number)]; }
 };
+
+// Returns true for ONNX Runtime's attention, which takes several tokens with a past only for a
+// single row.
+bool runs_row_by_row(const Session& layer);
 
 // Binds the tensors that the engine has and runs it once.
 void run_once(Session& session, const std::vector<BoundTensor>& tensors);

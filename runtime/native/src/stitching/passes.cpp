@@ -41,10 +41,6 @@ void require_falling_depth(const StepRow& row) {
   }
 }
 
-// Returns true for ONNX Runtime's attention, which takes several tokens with a past only for a
-// single row.
-bool runs_row_by_row(const Session& layer) { return layer.spec().find(Role::kSeqlensK) != nullptr; }
-
 }  // namespace
 
 Passes::Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache,

@@ -159,8 +159,7 @@ void TrainedDrafts::join() {
 
 // Runs the layer on the padded rows.
 void TrainedDrafts::run_layer() {
-  const bool is_split =
-      longest_ > 1 && engines_.draft_layer->spec().find(Role::kSeqlensK) != nullptr;
+  const bool is_split = longest_ > 1 && runs_row_by_row(*engines_.draft_layer);
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     const std::size_t count = is_split ? slots_[slot].count : longest_;
     all_.set_row(slot, slots_[slot].start, static_cast<std::int64_t>(count));

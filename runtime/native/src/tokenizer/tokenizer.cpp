@@ -129,7 +129,6 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_spec
 std::vector<std::int64_t> Tokenizer::encode_prompt(std::string_view prompt) const {
   if (!prompt_template_) return encode(prompt);
   const std::size_t place = prompt_template_->find(constants::kPromptPlaceholder);
-  if (place == std::string::npos) return encode(*prompt_template_);
   std::string whole(*prompt_template_, 0, place);
   whole += prompt;
   whole.append(*prompt_template_, place + constants::kPromptPlaceholder.size());

@@ -17,7 +17,7 @@ namespace skipdec::runtime {
 class Tokenizer {
  public:
   // Reads the content of a tokenizer.json, of at most 64 MiB; ``subject`` names it in errors.
-  // `encode_prompt` replaces {prompt} in ``prompt_template`` by the prompt. Throws
+  // `encode_prompt` replaces {prompt}, which ``prompt_template`` has once, by the prompt. Throws
   // UnsupportedTokenizer for kinds that are not implemented, and Error (kBundle) for a malformed
   // file.
   static std::unique_ptr<Tokenizer> parse(std::string_view json, const std::string& subject,

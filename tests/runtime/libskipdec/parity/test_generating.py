@@ -278,25 +278,15 @@ def test_texts_stop_where_python_stops(text_bundle: Path, params: dict[str, Any]
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({"prompt": []}, "has no tokens"),
-        ({"prompt": [5, 400]}, "token id 400 at 1"),
-        ({"prompt": [5] * 65}, "65 tokens"),
-        ({"prompt": [5], "params": {"max_tokens": 64}}, "holds 64 positions"),
-        ({"prompt": [5], "params": {"temperature": -1.0}}, "temperature"),
-        ({"prompt": [5], "params": {"n": 9, "seed": 1}}, "up to 8 rows"),
-        ({"prompt": [5], "schedule": "9x"}, "9x"),
-        ({"prompt": [5], "schedule": "{}"}, "num_layers"),
         ({"prompt": "text"}, "no tokenizer"),
         (
             {"prompt": [5], "params": {"stop": ["a"]}},
             "stop strings need a tokenizer; use stop_token_ids",
         ),
-        ({"prompt": [5], "continuation": []}, "has no tokens"),
-        ({"prompt": [5], "params": {"max_tokens": 60, "logprobs": 131, "n": 200}}, "allowed"),
     ],
     ids=str,
 )
-def test_bad_requests_are_refused_and_others_run(
+def test_texts_are_refused_without_a_tokenizer_and_token_ids_run(
     exported: Callable[..., Path], line: dict[str, Any], words: str
 ) -> None:
     bundle = exported("untied", kernels="auto", quantize="int8")

@@ -34,7 +34,7 @@ class SlotsTest : public ::testing::Test {
 
   // Returns the contents of the last head of a slot's third position.
   float held(std::int64_t layer, std::int64_t slot) const {
-    const CacheView all = cache_.first(layer, slot + 1);
+    const CacheView all = cache_.slots(layer, 0, slot + 1);
     const void* const key = all.key;
     return static_cast<const float*>(
         key)[((slot * kLayout.num_heads + 1) * all.capacity + 2) * kLayout.width];

@@ -29,12 +29,10 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
 // Chooses the layers of a part, lowest first, or adds the problem if the bundle has none.
 void choose_layers(DraftPart& part, const Manifest& manifest, std::vector<std::string>& problems) {
   const std::int64_t depth = manifest.model.num_layers;
-  if (part.kind->name == "trained") {
-    if (!manifest.trained_draft)
-      problems.emplace_back(
-          "trained needs a draft layer, which the bundle does not have; train one with `skipdec "
-          "tune --draft-layer` and export the model with --draft-layer");
-  }
+  if (part.kind->name == "trained" && !manifest.trained_draft)
+    problems.emplace_back(
+        "trained needs a draft layer, which the bundle does not have; train one with `skipdec "
+        "tune --draft-layer` and export the model with --draft-layer");
   if (!part.number) return;
   if (*part.number >= depth) {
     problems.push_back(part.text() + " runs " + std::to_string(*part.number) + " layers of " +

@@ -97,8 +97,6 @@ void ModelEvents::on_start(bool is_object) {
 void ModelEvents::on_end(bool is_object) {
   if (place_ == Place::kPair) {
     if (in_pair_ != 2) refuse("model.merges has a pair of one token or none");
-    if (merges_.size() > 2 * kMaxMerges)
-      refuse("model.merges has more than " + std::to_string(kMaxMerges) + " pairs");
     place_ = Place::kMerges;
   } else if (place_ == Place::kVocabulary || place_ == Place::kMerges) {
     place_ = Place::kTree;

@@ -17,9 +17,8 @@
 namespace skipdec::runtime {
 
 constexpr std::uint32_t kMaxTokens = constants::kMaxTokens;  // exclusive bound of ids
-constexpr std::size_t kMaxMerges = 1U << 24;
-constexpr std::size_t kMaxTokenBytes = 1U << 16;  // per token
-constexpr std::size_t kMaxAddedBytes = 1U << 18;  // of all added tokens
+constexpr std::size_t kMaxTokenBytes = 1U << 16;             // per token
+constexpr std::size_t kMaxAddedBytes = 1U << 18;             // of all added tokens
 // Per added token; the time to find added tokens in a text grows with the longest one.
 constexpr std::size_t kMaxAddedTokenBytes = 1U << 10;
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizer/text/utf8.h"
+
 namespace skipdec::runtime {
 namespace {
 
@@ -78,7 +80,7 @@ void append_character(char32_t character, std::string& text) {
 std::size_t start_of_last_character(std::string_view text, std::size_t end) {
   do {
     --end;
-  } while ((static_cast<std::uint8_t>(text[end]) & 0xC0U) == 0x80U);
+  } while (!begins_character(text[end]));
   return end;
 }
 
