@@ -1,4 +1,4 @@
-"""The wheel contains every folder of the tree, each of which pyproject.toml must list."""
+"""The wheel contains every folder of the tree, each of which must have an __init__.py."""
 
 from __future__ import annotations
 
