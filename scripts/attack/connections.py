@@ -21,12 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 from harness import tiny_bundle
-from server import Server, started
+from processes import child_processes
+from server import Server, repeated, started
 
 _KEY = "key"
 _SECONDS = 30.0  # for any event to happen
@@ -98,7 +98,7 @@ def _idle(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
                 client.sendall(b"GET /version HTTP/1.1\r\n")
         if server.ask("/health/live")[0] != 200:
             yield "/health/live fails beside idle connections"
-        for worker in server.workers():
+        for worker in child_processes(server.process.pid):
             os.kill(worker, signal.SIGKILL)
         _wait(lambda: server.ask("/health/ready")[0] != 200)
         if not _wait(lambda: server.ask("/health/ready")[0] == 200):
@@ -123,16 +123,11 @@ def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
     }
     with started(bundle, "--max-batch-size", "64", key=_KEY) as server:
         for name, fields in requests.items():
-            with ThreadPoolExecutor(1) as pool:
-                begin = time.monotonic()
-                answer = pool.submit(server.ask, "/v1/completions", **fields)
-                silence = 0.0
-                while not answer.done():
-                    one = time.monotonic()
-                    server.ask("/health/live")
-                    silence = max(silence, time.monotonic() - one)
-            status, body = answer.result()
-            seconds = time.monotonic() - begin
+            begin = time.monotonic()
+            with repeated(lambda: server.ask("/health/live")) as polls:
+                status, body = server.ask("/v1/completions", **fields)
+                seconds = time.monotonic() - begin
+            silence = max(waited for _, waited in polls)
             print(
                 f"{name}: {len(body) / 1e6:.1f} MB in {seconds:.1f} s, "
                 f"/health/live after {silence * 1e3:.0f} ms at most"

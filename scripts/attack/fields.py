@@ -13,22 +13,19 @@ tokenizer has 256 special tokens, which long messages spell, begin and repeat. M
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import put_chat, timed_callbacks, tiny_bundle
-from server import Server
+from server import Server, repeated
 
 from skipdec.runtime.serving.http.protocol import CompletionRequest
 
@@ -36,7 +33,7 @@ _MAX_CPU = 0.005  # maximum seconds of the event loop's thread in one callback
 _MAX_GAP = 0.5  # maximum seconds between two answers of /health/live
 _MAX_ANSWER = 16 << 10  # maximum bytes of a refusal
 _SHOWN = 5  # most expensive cases to print
-_TIMEOUT = 60.0  # seconds to wait for an answer
+_TIMEOUT = 60.0  # seconds to wait for the server's times
 _MIB = (1 << 20) - 200  # bytes of a field in a body of 1 MiB
 
 
@@ -232,52 +229,15 @@ def serve(times: Path, bundle: str) -> None:
         main()
 
 
-def _sent(port: int, case: Case) -> tuple[int, int]:
-    """Return status and length of the answer; status 0 if none came."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
-    try:
-        headers = {f"h{number}": "" for number in range(case.headers)}
-        connection.request(case.method, case.path, case.body, headers)
-        answer = connection.getresponse()
-        return answer.status, len(answer.read())
-    except (OSError, http.client.HTTPException):
-        return 0, 0
-    finally:
-        connection.close()
-
-
-@contextmanager
-def _polled(port: int) -> Iterator[list[float]]:
-    """Poll /health/live inside the block; the list collects the seconds of each answer."""
-    gaps: list[float] = []
-    ended = threading.Event()
-
-    def poll() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
-        while not ended.is_set():
-            start = time.monotonic()
-            connection.request("GET", "/health/live")
-            connection.getresponse().read()
-            gaps.append(time.monotonic() - start)
-            ended.wait(0.002)
-        connection.close()
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield gaps
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _attacked(server: TimedServer, case: Case, count: int) -> Cost:
     cost = Cost()
     for _ in range(count):
         server.longest()
-        with _polled(server.port) as gaps:
-            status, length = _sent(server.port, case)
-        cost.add(server.longest(), max(gaps, default=0.0), status, length)
+        headers = {f"h{number}": "" for number in range(case.headers)}
+        with repeated(lambda: server.ask("/health/live")) as polls:
+            status, answer = server.send(case.method, case.path, case.body, headers)
+        gap = max(waited for _, waited in polls)
+        cost.add(server.longest(), gap, status, len(answer))
         if cost.cpu <= _MAX_CPU / 2:
             break
     return cost

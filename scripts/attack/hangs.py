@@ -32,6 +32,7 @@ from threading import Semaphore
 from typing import Any
 
 from harness import tiny_bundle
+from processes import child_processes, is_running
 from server import Server, started
 
 _CLIENTS = 12
@@ -125,7 +126,7 @@ def _attack_server(bundle: Path, chance: random.Random, outcomes: Counter[str]) 
         started(bundle, "--shutdown-timeout", str(_SHUTDOWN)) as server,
         ThreadPoolExecutor(_CLIENTS) as pool,
     ):
-        workers = _children(server.process.pid)
+        workers = sorted(child_processes(server.process.pid))
         for _ in range(_STOPS):
             pending = _begun(server, pool, chance)
             time.sleep(chance.uniform(0, 0.1))
@@ -192,8 +193,7 @@ def _drawn(chance: random.Random) -> dict[str, Any]:
 def _ask(server: Server, fields: dict[str, Any], sent: Semaphore) -> Answer:
     """Send a request and read its complete answer. Raises OSError, HTTPException if it is cut."""
     start = time.monotonic()
-    address = server.address.removeprefix("http://")
-    connection = http.client.HTTPConnection(address, timeout=_MOST)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=_MOST)
     try:
         connection.request("POST", "/v1/completions", json.dumps({"model": "tiny"} | fields))
         sent.release()
@@ -277,20 +277,11 @@ def _exit(bundle: Path, kind: str, chance: random.Random) -> Iterator[str]:
             yield f"{kind}: worker {worker} has survived"
 
 
-def _children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for children in listed for child in children.read_text().split()]
-
-
 def _is_gone(pid: int) -> bool:
     """Return True if a process is gone or ends soon; kill it otherwise."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state in "ZX":
+        if not is_running(pid):
             return True
         time.sleep(0.01)
     with suppress(ProcessLookupError):

@@ -70,7 +70,7 @@ def tiny_bundle(
     config = FAMILIES[family] | {"max_position_embeddings": positions, "vocab_size": vocab_size}
     (model / "config.json").write_text(json.dumps(config))
     bundle = directory / "bundle"
-    command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]
+    command = [sys.executable, "-m", "skipdec", "export", str(model)]
     command += ["--load-format", "dummy", "--no-verify", "--quiet"]
     (directory / "export.yaml").write_text(f"seed: {seed}\nquantize: {quantize}\n")
     command += ["--config", str(directory / "export.yaml")]

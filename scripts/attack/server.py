@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -18,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the loa
 
 from benchmarks.process import skipdec_command
 
-_START_SECONDS = 120.0
-_END_SECONDS = 60.0
+_PATIENCE = 120.0  # seconds for the start, an answer and the end
 
 
 class Server:
@@ -33,7 +33,7 @@ class Server:
         self._is_ready = Event()
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         Thread(target=self._read, daemon=True).start()
-        if not self._is_ready.wait(_START_SECONDS) or self.process.poll() is not None:
+        if not self._is_ready.wait(_PATIENCE) or self.process.poll() is not None:
             self.process.kill()
             raise RuntimeError("the server does not become ready:\n" + "".join(self.log))
         host, _, port = self.address.removeprefix("http://").rpartition(":")
@@ -48,10 +48,17 @@ class Server:
 
     def ask(self, path: str, **fields: object) -> tuple[int, bytes]:
         """Return status and body of one answer, on a new connection; 0 if none comes."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=_END_SECONDS)
+        if not fields:
+            return self.send("GET", path)
+        return self.send("POST", path, json.dumps(fields).encode())
+
+    def send(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Return status and body of the answer to any request; 0 if none comes."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=_PATIENCE)
         try:
-            body = json.dumps(fields) if fields else None
-            connection.request("POST" if fields else "GET", path, body, self._headers)
+            connection.request(method, path, body or None, {**self._headers, **(headers or {})})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException):
@@ -59,17 +66,11 @@ class Server:
         finally:
             connection.close()
 
-    def workers(self) -> list[int]:
-        """Return the process ids of its children."""
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        listed = [(task / "children").read_text() for task in tasks.iterdir()]
-        return [int(pid) for children in listed for pid in children.split()]
-
     def stop(self) -> int:
-        """Stop it as an operator does, or kill it after a minute; return its exit code."""
+        """Stop it as an operator does, or kill it after two minutes; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(_END_SECONDS)
+            return self.process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
@@ -100,3 +101,25 @@ def started(bundle: Path, *options: str, key: str | None = None) -> Iterator[Ser
     finally:
         server.process.kill()
         server.process.wait()
+
+
+@contextmanager
+def repeated(ask: Callable[[], tuple[int, object]]) -> Iterator[list[tuple[int, float]]]:
+    """Repeat a request inside the block; the list collects each answer's status and seconds."""
+    answers: list[tuple[int, float]] = []
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.is_set():
+            start = time.monotonic()
+            status, _ = ask()
+            answers.append((status, time.monotonic() - start))
+            ended.wait(0.002)
+
+    thread = Thread(target=repeat)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        ended.set()
+        thread.join()

@@ -29,7 +29,7 @@ from benchmarks.load.figures import Figures, Objectives
 from benchmarks.load.lengths import Lengths
 from benchmarks.load.openai import OpenAIClient
 from benchmarks.load.requests import drawn, impatient
-from benchmarks.process import anonymous_bytes
+from processes import anonymous_bytes
 from server import Server, started
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")

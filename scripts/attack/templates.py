@@ -13,7 +13,6 @@ process left.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import random
 import sys
@@ -24,11 +23,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from harness import put_chat, tiny_bundle
-from server import Server, started
+from processes import child_processes, is_running
+from server import Server, repeated, started
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.tokens.template_process import MAX_SECONDS, TemplateProcesses
@@ -36,7 +35,6 @@ from skipdec.runtime.tokens.template_process import MAX_SECONDS, TemplateProcess
 _MAX_RENDERING = MAX_SECONDS + 5.0  # maximum seconds of a chat: the limit, and a new process
 _MAX_GAP = 2.0  # maximum seconds between two answers of /health/live on a busy machine
 _MAX_ENDING = 20.0  # maximum seconds from SIGTERM to the exit of the server on a busy machine
-_TIMEOUT = 120.0
 _CLIENTS = 6
 _NUMBERS = ("1", "2", "7", "40", "99999", "1000000", "-1000000000", "3000000000", "10 ** 12")
 _VALUES = (
@@ -131,42 +129,13 @@ def attacked(template: str) -> tuple[str, list[str]]:
     return end, problems
 
 
-def _connection(server: Server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=_TIMEOUT)
-
-
 def _chat(server: Server, model: str, content: str) -> tuple[int, str]:
     """Return the status of a chat and its message of an error."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": content}],
-        "max_tokens": 1,
-    }
-    connection = _connection(server)
-    try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body))
-        answer = connection.getresponse()
-        document: dict[str, Any] = json.loads(answer.read())
-        return answer.status, str(document.get("error", {}).get("message", ""))
-    finally:
-        connection.close()
-
-
-def _gaps(server: Server, ended: Event) -> list[float]:
-    """Poll /health/live and chat with the sound bundle until ``ended``; return the seconds."""
-    gaps = []
-    while not ended.is_set():
-        status, message = _chat(server, "tiny", "a")
-        if status != 200:
-            raise RuntimeError(f"the sound bundle's chat: {status} {message}")
-        connection = _connection(server)
-        start = time.monotonic()
-        connection.request("GET", "/health/live")
-        connection.getresponse().read()
-        connection.close()
-        gaps.append(time.monotonic() - start)
-        ended.wait(0.01)
-    return gaps
+    messages = [{"role": "user", "content": content}]
+    path = "/v1/chat/completions"
+    status, body = server.ask(path, model=model, messages=messages, max_tokens=1)
+    document: dict[str, Any] = json.loads(body or b"{}")
+    return status, str(document.get("error", {}).get("message", ""))
 
 
 def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter[str], list[str]]:
@@ -184,17 +153,19 @@ def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter
     chats = [("folded", "a"), *(("slow", word) for word in _WORDS)] * rounds
     source.shuffle(chats)
     others = [f"{name}={bundles[name]}" for name in ("folded", "slow")]
-    with started(bundles["tiny"], *others) as server, ThreadPoolExecutor(_CLIENTS + 1) as pool:
-        ended = Event()
-        polling = pool.submit(_gaps, server, ended)
-        for (model, word), (status, message) in zip(
-            chats, pool.map(lambda one: _chat(server, *one), chats), strict=True
+    with started(bundles["tiny"], *others) as server, ThreadPoolExecutor(_CLIENTS) as pool:
+        with (
+            repeated(lambda: server.ask("/health/live")) as polls,
+            repeated(lambda: _chat(server, "tiny", "a")) as sound,
         ):
+            answers = list(pool.map(lambda one: _chat(server, *one), chats))
+        for (model, word), (status, message) in zip(chats, answers, strict=True):
             counts[f"{model} {status}"] += 1
             if status != 400 or "chat template" not in message:
                 problems.append(f"{model}, {word}: {status} {message}")
-        ended.set()
-        gap = max(polling.result())
+        if wrong := {status for status, _ in (*polls, *sound)} - {200}:
+            problems.append(f"/health/live and the sound bundle's chats: {wrong}")
+        gap = max(waited for _, waited in polls)
         if gap > _MAX_GAP:
             problems.append(f"/health/live waited {gap:.1f} s")
         status, message = _chat(server, "slow", "fine")
@@ -216,23 +187,15 @@ def _ended(server: Server, pool: ThreadPoolExecutor) -> Iterator[str]:
     if (seconds := time.monotonic() - start) > _MAX_ENDING:
         yield f"the server took {seconds:.1f} s to end"
     for future in left:
-        if future.exception() is None and (status := future.result()[0]) not in (400, 503):
+        if (status := future.result()[0]) not in (0, 400, 503):
             yield f"a chat at the end: {status}"
-    if remaining := [pid for pid in below if _is_running(pid)]:
+    if remaining := [pid for pid in below if is_running(pid)]:
         yield f"processes are left behind: {remaining}"
 
 
-def _descendants(pid: int) -> list[int]:
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for listed in lists for child in listed.read_text().split()]
-    return [*children, *(below for child in children for below in _descendants(child))]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def _descendants(pid: int) -> set[int]:
+    below = child_processes(pid)
+    return below.union(*map(_descendants, below))
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ set -euo pipefail
 work="$1" prompt="$2" tokens="$3"
 python="${PYTHON:-python3}"
 "$python" -P -c "import tensorrt" 2>/dev/null || { echo "TensorRT is not installed" && exit; }
-skipdec() { "$python" -c 'from skipdec.cli import main; main()' "$@"; }
+skipdec() { "$python" -m skipdec "$@"; }
 skipdec export opt-125m -o "$work/canonical" --dtype=float16 --load-format=dummy --keep-canonical \
     --no-verify --kernels=onnxruntime --force --quiet --max-seq-len=$((prompt + tokens)) >&2
 echo "tensorrt: {max_prompt_len: $prompt}" > "$work/plans.yaml"

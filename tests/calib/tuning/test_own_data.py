@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child_processes import child_processes
+from attack.processes import child_processes
 from command_line import run
 from recorded_events import RecordedEvents
 from writing_models import POSITIONS

@@ -9,7 +9,7 @@ from typing import Any
 
 import command_line
 import pytest
-from child_processes import child_processes
+from attack.processes import child_processes
 from click.testing import Result
 from text_bundles import STRUCTURE, export_chat_bundle
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from child_processes import child_processes
+from attack.processes import child_processes
 from transformers.utils import chat_template_utils
 
 from skipdec.engines.errors import BundleError, ClosedError, SkipDecError, UsageError

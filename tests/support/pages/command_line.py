@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from skipdec.cli import build_app
 
 _FILES, _NUMBERS = TemporaryDirectory(), count()
-SKIPDEC = (sys.executable, "-c", "from skipdec.cli import main; main()")
+SKIPDEC = (sys.executable, "-m", "skipdec")
 
 
 def run(*arguments: object, **options: Any) -> Result:  # noqa: ANN401

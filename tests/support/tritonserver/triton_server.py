@@ -56,11 +56,6 @@ class TritonServer:
                 self._is_up.put(True)
         self._is_up.put(False)
 
-    def stubs(self) -> list[int]:
-        """Return the processes of the server's models."""
-        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return [int(pid) for one in threads for pid in (one / "children").read_text().split()]
-
     def post(self, path: str, **document: object) -> tuple[int, Any]:
         """Return the status and JSON of the server's answer."""
         request = Request(f"http://{self.http}{path}", json.dumps(document).encode())

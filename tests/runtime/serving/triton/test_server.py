@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from attack.processes import child_processes
 from command_line import run
 from triton_server import Stream, TritonServer, environment, running
 
@@ -305,7 +306,7 @@ def test_a_killed_stub_is_found_by_check_and_replaced_by_loading(repository: Pat
         with running(repository, *OPTIONS) as own:
             url = f"http://{own.http}"
             assert [one.problem for one in check_triton_models(url, ["tiny"])] == [None]
-            for stub in own.stubs():
+            for stub in child_processes(own.process.pid):
                 os.kill(stub, signal.SIGKILL)
             (dead,) = check_triton_models(url, ["tiny"])
             assert dead.problem

@@ -9,13 +9,14 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread, Timer
 from time import monotonic, sleep
 
 import httpx2
 import pytest
+from attack.processes import child_processes, is_running
 from command_line import SKIPDEC
 from mutations import copy_bundle
 
@@ -69,12 +70,8 @@ class ServeProcess:
         would stop the server, too.
         """
         own = command_line(self.process.pid)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        pids = []
-        for task in tasks.iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                pids += [int(pid) for pid in (task / "children").read_text().split()]
-        return [pid for pid in pids if runs(pid) and command_line(pid) != own]
+        pids = child_processes(self.process.pid)
+        return [pid for pid in pids if is_running(pid) and command_line(pid) != own]
 
     def complete(self, **fields: object) -> httpx2.Response:
         address = f"{self.address}/v1/completions"
@@ -84,21 +81,13 @@ class ServeProcess:
 def wait_for_end(pids: list[int]) -> None:
     """Wait until none of these processes runs; zombies count as ended."""
     until = monotonic() + 60
-    while any(runs(pid) for pid in pids):
+    while any(map(is_running, pids)):
         assert monotonic() < until
         sleep(0.01)
 
 
 def command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 @contextmanager
