@@ -61,8 +61,9 @@ class FileTampering(Tampering):
         return self._bytes("tokenizer.json")
 
     def swapped_files(self) -> str:
-        """Swap two files."""
-        first, second = self.random.sample(sorted(self.directory.rglob("*.*[!.json]")), 2)
+        """Swap two files of engines."""
+        engines = [p for p in sorted(self.directory.rglob("*.*")) if p.suffix != ".json"]
+        first, second = self.random.sample(engines, 2)
         contents = first.read_bytes(), second.read_bytes()
         self._replace(first.relative_to(self.directory).as_posix(), contents[1])
         self._replace(second.relative_to(self.directory).as_posix(), contents[0])
