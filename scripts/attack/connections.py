@@ -52,11 +52,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="connections of each attack")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=tuple(_ATTACKS), help="one of the attacks")
-    parser.add_argument("--bundle", type=Path, help="64 positions (default: a new one)")
     arguments = parser.parse_args()
     problems = []
     with tempfile.TemporaryDirectory(prefix="connections-") as temporary:
-        bundle = arguments.bundle or tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
         for name in [arguments.only] if arguments.only else _ATTACKS:
             found = list(_ATTACKS[name](bundle, arguments.count, random.Random(arguments.seed)))
             print(f"{name}: {len(found)} problems")

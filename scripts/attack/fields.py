@@ -5,7 +5,7 @@
 
 Whatever a request contains, its answer must be neither a 500 nor overlong, and no callback of the
 server's event loop may take more than 5 ms of processor time. The time is measured on the loop's
-own thread, which other programs hardly affect; the best of ``--tries`` counts. Like Llama 3's, the
+own thread, which other programs hardly affect; the best of five tries counts. Like Llama 3's, the
 tokenizer has 256 special tokens, which long messages spell, begin and repeat. Meanwhile
 /health/live is polled; its longest gap is printed and must stay below a generous bound.
 """
@@ -31,6 +31,7 @@ from skipdec.runtime.serving.http.protocol import CompletionRequest
 
 _MAX_CPU = 0.005  # maximum seconds of the event loop's thread in one callback
 _MAX_GAP = 0.5  # maximum seconds between two answers of /health/live
+_TRIES = 5  # per case
 _MAX_ANSWER = 16 << 10  # maximum bytes of a refusal
 _SHOWN = 5  # most expensive cases to print
 _TIMEOUT = 60.0  # seconds to wait for the server's times
@@ -229,9 +230,9 @@ def serve(times: Path, bundle: str) -> None:
         main()
 
 
-def _attacked(server: TimedServer, case: Case, count: int) -> Cost:
+def _attacked(server: TimedServer, case: Case) -> Cost:
     cost = Cost()
-    for _ in range(count):
+    for _ in range(_TRIES):
         server.longest()
         headers = {f"h{number}": "" for number in range(case.headers)}
         with repeated(lambda: server.ask("/health/live")) as polls:
@@ -258,7 +259,6 @@ def main() -> int:
     """Print the most expensive cases and those that violate a bound."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, help="number of random cases (default: all)")
-    parser.add_argument("--tries", type=int, default=5, help="per case; the best counts")
     parser.add_argument("--only", default="", help="cases whose name contains this text")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -273,7 +273,7 @@ def main() -> int:
         server = TimedServer(bundle, Path(temporary))
         try:
             for case in chosen:
-                costs[case.name] = _attacked(server, case, arguments.tries)
+                costs[case.name] = _attacked(server, case)
         finally:
             server.stop()
     failures = 0

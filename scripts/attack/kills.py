@@ -61,12 +61,9 @@ def main() -> None:
     parser.add_argument("--only", help="one of export, replacement, schedule, report")
     parser.add_argument("--signal", choices=("KILL", "TERM", "INT"), default="KILL")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--work", type=Path, help="a directory to work in; default: a temporary one"
-    )
     arguments = parser.parse_args()
     start = time.perf_counter()
-    with TemporaryDirectory(dir=arguments.work, prefix="kills-") as work:
+    with TemporaryDirectory(prefix="kills-") as work:
         sent = signal.Signals[f"SIG{arguments.signal}"]
         attacks = [
             attack for attack in make_attacks(Path(work)) if arguments.only in (None, attack.name)

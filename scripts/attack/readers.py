@@ -366,7 +366,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=20000, help="bundles to tamper with")
     parser.add_argument("--seed", type=int, default=0, help="of the first bundle; others follow")
-    parser.add_argument("--bundle", type=Path, help="a small bundle (default: a new one)")
     parser.add_argument("--kind", choices=sorted(set(KINDS)), help="of tampering (default: all)")
     arguments = parser.parse_args()
     finding = [sys.executable, str(ROOT / "tests/support/native/programs.py"), "read_bundles"]
@@ -379,7 +378,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="attack-") as name,
         native_reader(Path(program)) as reader,
     ):
-        whole = arguments.bundle or tiny_bundle(Path(name) / "whole")
+        whole = tiny_bundle(Path(name) / "whole")
         seeds = range(arguments.seed, arguments.seed + arguments.count)
         for verdicts in compare(whole, Path(name), reader, seeds, kinds):
             outcome = "open" if verdicts.python == OPEN else "refused"

@@ -110,11 +110,12 @@ def repeated(ask: Callable[[], tuple[int, object]]) -> Iterator[list[tuple[int, 
     ended = Event()
 
     def repeat() -> None:
-        while not ended.is_set():
+        while True:
             start = time.monotonic()
             status, _ = ask()
             answers.append((status, time.monotonic() - start))
-            ended.wait(0.002)
+            if ended.wait(0.002):
+                return
 
     thread = Thread(target=repeat)
     thread.start()

@@ -33,6 +33,8 @@ from processes import anonymous_bytes
 from server import Server, started
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
+_CLIENTS = 16
+_LEAVE = 0.1  # share of clients that leave early
 _SAMPLES = 200  # of memory
 _SETTLED = 5  # minutes before memory is judged
 _GROWTH = 1.05  # allowed ratio of the last quarter's mean to the second's
@@ -42,16 +44,11 @@ def main() -> int:
     """Print counters and memory, and anything that does not add up."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument(
-        "--leave", type=float, default=0.1, help="share of clients that leave early"
-    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draft", default="off", help="what drafts tokens for all texts")
-    parser.add_argument("--bundle", type=Path, help="a bundle with 250 tokens, 64 positions")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
-        bundle = arguments.bundle or tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
         results, memory, problems = _soaked(bundle, arguments)
     print(Figures.of(results, Objectives()).table())
     print("memory, MiB:", *(f"{size / 2**20:.1f}" for size in memory[:: max(1, len(memory) // 20)]))
@@ -89,7 +86,7 @@ async def _load(server: Server, arguments: argparse.Namespace) -> tuple[list[Res
     end = time.monotonic() + seconds
     requests = drawn(short, seed=arguments.seed, vocab_size=250, schedules=_SCHEDULES)
     in_time = takewhile(
-        lambda _: time.monotonic() < end, impatient(requests, arguments.leave, arguments.seed)
+        lambda _: time.monotonic() < end, impatient(requests, _LEAVE, arguments.seed)
     )
     memory: list[int] = []
 
@@ -99,7 +96,7 @@ async def _load(server: Server, arguments: argparse.Namespace) -> tuple[list[Res
             await asyncio.sleep(seconds / _SAMPLES)
 
     watching = asyncio.create_task(watch())
-    results = await ClosedLoop(arguments.clients).send(OpenAIClient(server.address), in_time)
+    results = await ClosedLoop(_CLIENTS).send(OpenAIClient(server.address), in_time)
     watching.cancel()
     return results, memory
 

@@ -138,7 +138,7 @@ def _chat(server: Server, model: str, content: str) -> tuple[int, str]:
     return status, str(document.get("error", {}).get("message", ""))
 
 
-def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter[str], list[str]]:
+def served(directory: Path, source: random.Random) -> tuple[Counter[str], list[str]]:
     """Attack a server; return counts of answers, and problems."""
     bundles = {}
     for name, template in (
@@ -150,7 +150,7 @@ def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter
         put_chat(bundles[name], template)
     problems: list[str] = []
     counts: Counter[str] = Counter()
-    chats = [("folded", "a"), *(("slow", word) for word in _WORDS)] * rounds
+    chats = [("folded", "a"), *(("slow", word) for word in _WORDS)]
     source.shuffle(chats)
     others = [f"{name}={bundles[name]}" for name in ("folded", "slow")]
     with started(bundles["tiny"], *others) as server, ThreadPoolExecutor(_CLIENTS) as pool:
@@ -202,7 +202,6 @@ def main() -> int:
     """Print counts, and every template and chat that ended in a wrong way."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="number of random templates")
-    parser.add_argument("--rounds", type=int, default=1, help="of chats with the server")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
@@ -215,7 +214,7 @@ def main() -> int:
         for problem in problems:
             print(f"{template}\n    {problem}")
     with tempfile.TemporaryDirectory(prefix="templates-") as temporary:
-        counts, problems = served(Path(temporary), arguments.rounds, source)
+        counts, problems = served(Path(temporary), source)
     for problem in problems:
         print(problem)
     failures += len(problems)

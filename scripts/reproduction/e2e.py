@@ -8,7 +8,7 @@
 
 Models start with new weights or from the pretrained --model. All results stay in the work
 directory. The same command continues where it was stopped, and later runs with more columns,
-speed-ups or seeds reuse the results. See docs/benchmarks.md.
+speed-ups or seeds in --config reuse the results. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reproduction.columns import COLUMNS
 from reproduction.config import ReproductionConfig
 from reproduction.reproduction import reproduce
 from reproduction.table import write_results
@@ -80,14 +79,6 @@ def _config() -> ReproductionConfig:
         help="a pretrained checkpoint, to tune at full depth first",
     )
     given("--config", metavar="FILE", help="more fields of ReproductionConfig, in YAML or TOML")
-    given("--sizes", metavar="layers=…,width=…,heads=…")
-    given("--vocab-size", type=int)
-    given("--seeds", type=int, nargs="+")
-    given("--speedups", type=int, nargs="+")
-    given("--columns", nargs="+", metavar="COLUMN", help=", ".join(COLUMNS))
-    given("--base-epochs", type=float)
-    given("--tuning-steps", type=int)
-    given("--limit", type=int, help="distinct prompts from --dev (all)")
     given("--jobs", type=int, help="models to tune at once (1)")
     arguments = vars(parser.parse_args())
     quick = QUICK if arguments.pop("quick") else {}

@@ -95,7 +95,6 @@ def main() -> None:
     restart_with_huge_pages()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", type=Path, required=True, help="directory for bundles (kept)")
-    parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument(
         "--parts", nargs="+", choices=(*PARTS, "restaurants"), help="(missing ones)"
@@ -104,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     use_shared_thread_pool(arguments.threads)
-    record = Record.here(arguments.figures)
+    record = Record.here(FIGURES)
     measured = record.read()["parts"]
     for name in arguments.parts or [name for name in PARTS if name not in measured]:
         if name == "restaurants":

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.process import skipdec_command
 
 _FOLDER = Path(__file__).parent
+_SCHEDULES = ("full", "2x", "5x")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,6 @@ class CheckConfig:
     device: str = "cuda"
     torch_device: str = "cuda"
     batch_sizes: str = "1,8,64"
-    schedules: tuple[str, ...] = ("full", "2x", "5x")
     prompt_length: int = 128
     num_tokens: int = 64
     repetitions: int = 5
@@ -92,7 +92,7 @@ def _speed(config: CheckConfig) -> list[str]:
     return skipdec_command(
         *("bench", str(config.bundle), f"--device={config.device}", "--json"),
         f"--batch-sizes={config.batch_sizes}",
-        *(f"--schedule={schedule}" for schedule in config.schedules),
+        *(f"--schedule={schedule}" for schedule in _SCHEDULES),
         f"--prompt-len={config.prompt_length}",
         f"--gen-len={config.num_tokens}",
         f"--seconds={4 * config.repetitions}",
@@ -107,7 +107,7 @@ def _compiled(config: CheckConfig) -> list[str]:
 def _running_batch(config: CheckConfig) -> list[str]:
     rows = config.batch_sizes.rpartition(",")[2]
     where = (str(config.bundle), config.device, rows)
-    return _program("running_batch.py", *where, *config.sizes, *config.schedules)
+    return _program("running_batch.py", *where, *config.sizes, *_SCHEDULES)
 
 
 def _tensorrt(config: CheckConfig) -> list[str]:

@@ -10,7 +10,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
 
 from benchmarks.load.client import Client, RequestFailed
 from benchmarks.load.requests import LoadRequest
@@ -61,14 +60,6 @@ class Result:
         return self.end - self.due
 
 
-class Arrivals(Protocol):
-    """A way to send requests."""
-
-    async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
-        """Send all requests; results are in the order in which they were due."""
-        ...
-
-
 @dataclass(frozen=True)
 class ClosedLoop:
     """A fixed number of clients, each sending its next request when its last one has ended."""
@@ -76,7 +67,7 @@ class ClosedLoop:
     clients: int
 
     async def send(self, client: Client, requests: Iterator[LoadRequest]) -> list[Result]:
-        """Send all requests from ``clients`` concurrent clients."""
+        """Send all requests; results are in the order in which they were due."""
         results: list[Result] = []
 
         async def one_client() -> None:

@@ -24,7 +24,7 @@ from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.load.arrivals import Arrivals, ClosedLoop, Poisson
+from benchmarks.load.arrivals import ClosedLoop, Poisson
 from benchmarks.load.client import Client
 from benchmarks.load.figures import Figures, Objectives
 from benchmarks.load.lengths import WORKLOADS
@@ -107,7 +107,7 @@ async def _load(arguments: argparse.Namespace) -> Figures:
     if arguments.leave:
         requests = impatient(requests, arguments.leave, arguments.seed)
     listed = list(islice(requests, arguments.requests))
-    arrivals: Arrivals = ClosedLoop(arguments.clients)
+    arrivals: ClosedLoop | Poisson = ClosedLoop(arguments.clients)
     if arguments.rate is not None:
         arrivals = Poisson(arguments.rate, arguments.seed)
     async with BACKENDS[arguments.backend](arguments) as client:

@@ -90,15 +90,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--search", action="store_true", help="try the peers' options again")
-    parser.add_argument("--keep", action="store_true", help="measure our existing bundle")
-    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers")
-    parser.add_argument("--work", type=Path, help="checkpoints and bundles (ENVIRONMENT/models)")
-    parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
+    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers",
+                        help="of the peers; keeps checkpoints and bundles, too")  # fmt: skip
     arguments = parser.parse_args()
 
     environment = Environment(arguments.environment)
     environment.prepare()
-    record = Record.here(arguments.figures)
+    record = Record.here(FIGURES)
     versions = {
         "skipdec": version("skipdec"),
         "ONNX Runtime": version("onnxruntime"),
@@ -108,8 +106,7 @@ def main() -> None:
         model, _, weights = text.partition(":")
         if model not in MODELS or weights not in ("int8", "int4"):
             parser.error(f"--cells is {text}; allowed: {', '.join(MODELS)}, then :int8 or :int4")
-        work = (arguments.work or arguments.environment / "models") / model
-        directories = environment.convert(model, weights, work, keep=arguments.keep)
+        directories = environment.convert(model, weights)
         run = Run(environment, directories, arguments.threads)
         options = {"threads": arguments.threads}
         search = f"{model} {weights}, search"

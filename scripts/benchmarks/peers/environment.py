@@ -124,11 +124,12 @@ class Environment:
         pinned = dict(line.split("==") for line in lines if "==" in line)
         return {package: pinned[package] for package in PACKAGES}
 
-    def convert(self, model: str, weights: str, work: Path, *, keep: bool) -> dict[str, Path]:
-        """Return directories by engine in ``work``, creating missing ones with each engine's tool.
+    def convert(self, model: str, weights: str) -> dict[str, Path]:
+        """Return directories by engine, creating missing ones with each engine's tool.
 
-        skipdec's is always exported again by the current working tree unless ``keep``.
+        skipdec's is always exported again by the current working tree.
         """
+        work = self.path / "models" / model
         checkpoint = work / "checkpoint"
         if not (checkpoint / "tokenizer.json").exists():
             write_checkpoint(MODELS[model], checkpoint)
@@ -136,7 +137,7 @@ class Environment:
         for engine, (name, command) in self._conversions(model, weights, checkpoint).items():
             outputs[engine] = work / f"{name}-{weights}"
             done = work / f"{outputs[engine].name}.done"
-            if not done.exists() or (engine == "skipdec" and not keep):
+            if not done.exists() or engine == "skipdec":
                 outputs[engine].mkdir(exist_ok=True)
                 words = [str(word).format(output=outputs[engine]) for word in command]
                 subprocess.run(words, check=True, stdout=sys.stderr)
