@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from benchmarks.cpu.restaurants import FIGURES
+from benchmarks.peers import verdict
 from page_blocks import ROOT
 
 PROCESSORS = {
@@ -39,14 +40,6 @@ def is_median(text: str, times: list[float]) -> bool:
     return f"{median(times):.{len(number.partition('.')[2])}f}" == number
 
 
-def ratio(times: Times) -> str:
-    """Compare skipdec with the peer whose median is least."""
-    ours = times["skipdec"]
-    peer = min((times[name] for name in times if name != "skipdec"), key=median)
-    low, high = min(peer) / max(ours), max(peer) / min(ours)
-    return f"{median(peer) / median(ours):.2f} ({low:.2f}–{high:.2f})"
-
-
 def test_the_table_of_other_engines_equals_its_records() -> None:
     shown = 0
     for model, processor, measures, columns in rows():
@@ -59,6 +52,7 @@ def test_the_table_of_other_engines_equals_its_records() -> None:
             for engine, text in zip(engines, texts, strict=False):
                 assert engine in times if text != "–" else engine not in times, named
                 assert text == "–" or is_median(text, times[engine]), f"{named}, {engine}"
-            assert texts[-1] == ratio(times), named
+            ((_, _, ratio, _),) = verdict.rows({measure: cells[measure]})
+            assert texts[-1] == ratio, named
             shown += 1
     assert shown > 40
