@@ -10,7 +10,7 @@
 #           index; they are unpacked into WORK/site, which precedes all installed packages; once only.
 # --seconds limit of this call, installation included.
 # --work    keeps the site directory and bundles (default: /tmp/skipdec-gpu-check).
-# Further options are those of scripts/bench.py gpu: --model, --part NAME, --tests.
+# Further options are those of scripts/bench.py gpu: --model and --part NAME.
 # PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
 #           setup_environment.sh makes). Exit codes: 0 all passed and no target was missed, 1 not.
 set -euo pipefail
@@ -24,7 +24,7 @@ while (($#)); do
         --out) out="$2" && shift 2 ;;
         --work) work="$2" && shift 2 ;;
         --seconds) seconds="$2" && shift 2 ;;
-        --part | --tests | --model) options+=("$1=$2") && shift 2 ;;
+        --part | --model) options+=("$1=$2") && shift 2 ;;
         --rehearse) rehearse=true options+=(--rehearse) && shift ;;
         *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
     esac

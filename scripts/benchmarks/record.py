@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,12 +45,6 @@ class Record:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         self.path.write_text(text, encoding="utf-8")
-
-
-def records(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the documents of all processors in the order of file names."""
-    for path in sorted(directory.glob("*.json")):
-        yield json.loads(path.read_text(encoding="utf-8"))
 
 
 def current_commit() -> str:

@@ -1,6 +1,6 @@
 """Run the steps of the Dockerfile without Docker, and request a text from the server.
 
-    python scripts/environments/rehearse_container.py [BUNDLE]
+    python scripts/environments/rehearse_container.py
 
 Each stage runs in its own mount namespaces, with the context that .dockerignore leaves and the
 paths that the Dockerfile names. This machine's Python replaces the base image, and its compiler
@@ -10,7 +10,6 @@ root, without capabilities, with a read-only root and bundle. Needs root and uti
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -180,9 +179,6 @@ def run(namespaces: list[str], lines: list[str]) -> None:
 
 def main() -> None:
     """Build, serve, request a text, and stop."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("bundle", type=Path, nargs="?", help="(one of examples/restaurants)")
-    arguments = parser.parse_args()
     build, final = parse((ROOT / "Dockerfile").read_text())
     with tempfile.TemporaryDirectory(prefix="container-") as temporary:
         work = Path(temporary)
@@ -190,8 +186,8 @@ def main() -> None:
             (work / path.lstrip("/")).mkdir()
         copy_context(work / "context")
         run(["--mount"], [*mounted(work), *script(build, work / "context")])
-        bundle = arguments.bundle or example_bundle(work / "restaurants")
-        lines = [*script(final, work / "context"), *served(final, bundle.resolve())]
+        bundle = example_bundle(work / "restaurants")
+        lines = [*script(final, work / "context"), *served(final, bundle)]
         run(["--mount", "--net"], [*mounted(work), *lines])
     print("the container's steps ran, and its server answered and ended well")
 

@@ -1,7 +1,6 @@
 """Write the names that each supported TensorRT has, for a test that checks the code.
 
-    python scripts/environments/tensorrt_surface.py                # all supported versions
-    python scripts/environments/tensorrt_surface.py tensorrt==11.5.0.80  # one more; see SUPPORTED
+    python scripts/environments/tensorrt_surface.py
 
 NVIDIA's Python bindings are on the ordinary package index; the library that they load is not. The
 bindings are therefore imported over empty stub libraries, in their own process: every class, enum
@@ -51,19 +50,14 @@ SYMBOLS = (
 def main() -> None:
     """Write one JSON file per version."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("targets", nargs="*", default=SUPPORTED, metavar="TARGET==VERSION")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--describe", metavar="MODULE", help=argparse.SUPPRESS)  # the child's part
     arguments = parser.parse_args()
     if arguments.describe:
         json.dump(describe(importlib.import_module(arguments.describe)), sys.stdout)
         return
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for requirement in arguments.targets:
-        target, _, version = requirement.partition("==")
-        if target not in LIBRARIES or not version:
-            parser.error(f"{requirement!r}: allowed: {', '.join(LIBRARIES)}, each with ==VERSION")
-        path = arguments.output / f"{target}-{version}.json"
+    for requirement in SUPPORTED:
+        target, version = requirement.split("==")
+        path = OUTPUT / f"{target}-{version}.json"
         path.write_text(format_surface(surface(target, version)), encoding="utf-8")
         print(path)
 
@@ -74,16 +68,8 @@ def surface(target: str, version: str) -> dict[str, object]:
     distribution = f"{target.replace('-', '_')}_cu13_bindings"
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-        ]
-        run("pip download", *pip, "--dest", name, f"{distribution}=={version}")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", name]
+        run("pip download", *pip, "--only-binary=:all:", f"{distribution}=={version}")
         for wheel in directory.glob("*.whl"):
             ZipFile(wheel).extractall(directory)
         for library in LIBRARIES[target]:

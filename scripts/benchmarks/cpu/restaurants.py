@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.process import run_command, skipdec_command
 from benchmarks.record import ROOT
 from skipdec.engines.host.processor import processor_name
 from skipdec.runtime.schedule.pictures import WIDTH, picture_style, save_picture
@@ -38,7 +38,8 @@ def measure(data: Path, work: Path) -> dict[str, Any]:
     bundle = work / "restaurants-int8"
     if not bundle.exists():
         model = ROOT / "examples" / "restaurants"
-        _skipdec("export", str(model), "--quantize", "int8", "-q", "-o", str(bundle))
+        export = ("export", str(model), "--quantize", "int8", "-q", "-o", str(bundle))
+        run_command(skipdec_command(*export))
     options = ["--preset", "e2e", "--limit", str(NUM_PROMPTS), "--lowercase", "--equal-lengths"]
     options += ["--threads", "1", *(f"--schedule={schedule}" for schedule in SCHEDULES[1:])]
     reports: dict[int, list[Any]] = {batch_size: [] for batch_size in BATCH_SIZES}
@@ -47,7 +48,7 @@ def measure(data: Path, work: Path) -> dict[str, Any]:
             results = work / f"batch-{batch_size}-round-{number}"
             if not results.exists():
                 where = ["--data", str(data), "--batch-size", str(batch_size), "-o", str(results)]
-                _skipdec("evaluate", str(bundle), *options, *where)
+                run_command(skipdec_command("evaluate", str(bundle), *options, *where))
             found.append(json.loads((results / "evaluation.json").read_text()))
     return {
         "model": "examples/restaurants, int8, 12 layers of width 112",
@@ -76,10 +77,6 @@ def _row(batch_size: int, index: int, reports: list[Any]) -> dict[str, Any]:
         ],
         "speedups": [round(row["speedup"]["value"], 2) for row in rows],
     }
-
-
-def _skipdec(*arguments: str) -> None:
-    subprocess.run(["skipdec", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 def table(figures: Mapping[str, Any]) -> str:

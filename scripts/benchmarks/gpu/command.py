@@ -44,7 +44,7 @@ def main() -> int:
     """Run the remaining parts; return 1 if a part failed or an aim was missed."""
     arguments = _arguments()
     deadline = time.monotonic() + arguments.seconds
-    config = CheckConfig(work=arguments.work.absolute(), tests=tuple(arguments.tests))
+    config = CheckConfig(work=arguments.work.absolute())
     config = replace(config, **REHEARSAL) if arguments.rehearse else config
     config = replace(config, model=arguments.model) if arguments.model else config
     for directory in (config.work, arguments.out):
@@ -110,7 +110,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="whose speed is measured (opt-1.3b)")
     names = [part.name for part in PARTS]
     parser.add_argument("--part", action="append", choices=names, help="only these; repeat")
-    parser.add_argument("--tests", action="append", default=[], help="argument of pytest; repeat")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, a small model")
     return parser.parse_args()
 

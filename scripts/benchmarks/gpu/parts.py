@@ -28,7 +28,6 @@ class CheckConfig:
     prompt_length: int = 128
     num_tokens: int = 64
     repetitions: int = 5
-    tests: tuple[str, ...] = ()  # further arguments of pytest
 
     @property
     def bundle(self) -> Path:
@@ -63,11 +62,7 @@ def _tests(config: CheckConfig) -> list[str]:
     return [
         *(sys.executable, "-P", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *chosen),
         *("-k", "not tensorrt", "tests/engines/backends", "tests/runtime/devices"),
-        *(
-            "tests/runtime/stitching/test_device_drafts.py",
-            "tests/calib/tuning/test_cuda.py",
-            *config.tests,
-        ),
+        *("tests/runtime/stitching/test_device_drafts.py", "tests/calib/tuning/test_cuda.py"),
     ]
 
 

@@ -20,7 +20,6 @@ class Result:
     """One request as its client saw it; times are seconds of one clock."""
 
     due: float  # when it should be sent: a late generator makes no server look better
-    asked_tokens: int
     events: list[tuple[float, int]] = field(
         default_factory=list
     )  # times, and tokens that arrived together
@@ -72,7 +71,7 @@ class ClosedLoop:
 
         async def one_client() -> None:
             for request in requests:
-                results.append(Result(perf_counter(), request.max_tokens))
+                results.append(Result(perf_counter()))
                 await _send(client, request, results[-1])
 
         async with asyncio.TaskGroup() as tasks:
@@ -96,7 +95,7 @@ class Poisson:
         async with asyncio.TaskGroup() as tasks:
             for request in requests:
                 await asyncio.sleep(due - perf_counter())
-                results.append(Result(due, request.max_tokens))
+                results.append(Result(due))
                 tasks.create_task(_send(client, request, results[-1]))
                 due += draw.expovariate(self.rate)
         return results
