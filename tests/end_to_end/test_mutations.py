@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mutations import copy_bundle, edit_graph, edit_parameters, narrow_window
 from numpy.typing import NDArray
-from reference import linear_plan, reference_logits
+from reference import linear_plan, logprob_deviation
 from transformers import PreTrainedModel
 
 from skipdec import ExitSchedule, Generator, SamplingParams
@@ -34,17 +34,9 @@ def deviation(
         params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=1, logprobs=0)
         with Generator.open(bundle, threads=1, schedule=schedule) as generator:
             outputs = [result.outputs[0] for result in generator.generate(PROMPTS, params)]
-        plan, worst = linear_plan(6, 5, 3, 1, 8), 0.0
-        for prompt, output in zip(PROMPTS, outputs, strict=True):
-            logits = reference_logits(
-                reference_model(structure), prompt, output.token_ids[:-1], plan
-            )
-            expected = logits.log_softmax(-1)  # [G, V]
-            assert output.logprobs is not None
-            for index, token in enumerate(output.token_ids):
-                actual = output.logprobs[index][token].logprob
-                worst = max(worst, abs(actual - float(expected[index, token])))
-        return worst
+        model, plan = reference_model(structure), linear_plan(6, 5, 3, 1, 8)
+        pairs = zip(PROMPTS, outputs, strict=True)
+        return float(np.max([logprob_deviation(model, *pair, plan) for pair in pairs]))
 
     return measure
 

@@ -7,7 +7,7 @@ token attends to itself and to the earlier tokens that run this layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -147,20 +147,18 @@ def assert_same_greedy_tokens(
     prompt: Sequence[int],
     plan: Plan,
     actual: Sequence[int],
-    expected: Iterable[int],
-    tolerance: float = 1e-4,
+    expected: Sequence[int],
 ) -> None:
-    """Assert equal tokens up to a tie, where both candidates' logits are within ``tolerance``.
+    """Assert equal tokens up to a tie, where both candidates' logits are within 1e-4.
 
     After a tie the rows read different texts, so the comparison ends there.
     """
-    expected = list(expected)
     assert len(actual) == len(expected)
     for position, (token, wanted) in enumerate(zip(actual, expected, strict=True)):
         if token != wanted:
             logits = reference_logits(model, prompt, expected[:position], plan)[-1]
             gap = float(logits[wanted] - logits[token])
-            assert abs(gap) < tolerance, f"token {position} is {token}, not {wanted}; gap {gap:.2e}"
+            assert abs(gap) < 1e-4, f"token {position} is {token}, not {wanted}; gap {gap:.2e}"
             return
 
 
@@ -169,3 +167,17 @@ def chosen_logprobs(output: CompletionOutput) -> list[float]:
     assert output.logprobs is not None
     pairs = zip(output.logprobs, output.token_ids, strict=True)
     return [row[token].logprob for row, token in pairs]
+
+
+def logprob_deviation(
+    model: PreTrainedModel,
+    prompt: Sequence[int],
+    output: CompletionOutput,
+    plan: Plan,
+    prompt_plan: Prompt | None = None,
+) -> float:
+    """Return the largest error of the log-probability of a token of ``output``."""
+    chosen = list(output.token_ids)
+    logits = reference_logits(model, prompt, chosen[:-1], plan, prompt_plan)  # [G, V]
+    expected = logits.log_softmax(-1)[range(len(chosen)), chosen]
+    return float((torch.tensor(chosen_logprobs(output)) - expected).abs().max())

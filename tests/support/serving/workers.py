@@ -24,12 +24,10 @@ def settings(bundle: Path, **options: object) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def steered(
-    bundle: Path, policy: RestartPolicy = AT_ONCE, max_waiting: int = 256, **options: object
-) -> AsyncIterator[ProcessEngine]:
+async def steered(bundle: Path, **options: object) -> AsyncIterator[ProcessEngine]:
     """Open an engine whose worker is steered by a prompt's first token."""
-    chosen = settings(bundle, max_waiting=max_waiting, **options)
-    async with ProcessEngine.opened(chosen, policy, worker_module="steered_worker") as engine:
+    chosen = settings(bundle, **options)
+    async with ProcessEngine.opened(chosen, AT_ONCE, worker_module="steered_worker") as engine:
         yield engine
 
 
