@@ -1,4 +1,4 @@
-"""Run the commands of README.md, the quickstart and the your-model guide as written."""
+"""Run the commands and programs of README.md, the quickstart and two guides as written."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from example_rows import write_examples
 from page_blocks import ROOT, blocks, run_commands, run_python, skipdec_commands
 
 from skipdec.engines.bundle import EngineBundle
@@ -42,6 +42,26 @@ def test_commands_on_the_pages_run_and_print_what_the_pages_show(tmp_path: Path)
     for page in ("README.md", "docs/guides/generate.md"):
         (program,) = blocks(page, "python")
         assert "Blue Spice" in run_python(program, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.pages
+def test_the_program_tunes_exports_evaluates_fits_and_writes(tmp_path: Path) -> None:
+    (program,) = blocks("docs/guides/python.md", "python")
+    write_examples(tmp_path)
+    lines = run_python(program, tmp_path).splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["full", "2x", "3x"]
+    assert lines[-1].count(" ") >= 4  # a sentence; its words differ between processors
+
+
+def write_examples(directory: Path) -> None:
+    """Write all training rows and 16 of the 64 held-out prompts to ``directory / "examples"``."""
+    (directory / "examples").mkdir()
+    for name in ("restaurants", "train.jsonl"):
+        (directory / "examples" / name).symlink_to(ROOT / "examples" / name)
+    with (ROOT / "examples" / "dev.jsonl").open(encoding="utf-8") as rows:
+        held_out = "".join(islice(rows, 16 * 3))
+    (directory / "examples" / "dev.jsonl").write_text(held_out, encoding="utf-8")
 
 
 def assert_quality_stays_at_the_tuned_schedules(directory: Path) -> None:

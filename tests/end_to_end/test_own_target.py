@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pytest
-from registration import new_file
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import UsageError
@@ -37,9 +39,12 @@ def lower_with_a_name(
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("skipdec.toy_lowering")
+    module.lower = lower_with_a_name
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     toy = replace(
         ONNX_RUNTIME,
-        lowering=new_file(monkeypatch, "toy_lowering", lower_with_a_name),
+        lowering="toy_lowering:lower",
         backends={"cpu": ONNX_RUNTIME.backends["cpu"]},
     )
     monkeypatch.setitem(TARGETS, "toy", toy)

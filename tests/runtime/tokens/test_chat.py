@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from chat_templates import SPECIAL_TOKENS, TEMPLATES, byte_tokenizer
-from in_process_renderer import InProcessRenderer
 from jinja2 import TemplateError
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
@@ -20,6 +19,7 @@ from skipdec.engines.errors import BundleError, UsageError
 from skipdec.engines.manifest import ChatFile
 from skipdec.runtime.tokens import template_process
 from skipdec.runtime.tokens.chat import ChatTemplate
+from skipdec.runtime.tokens.template_worker import Renderer
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 CHATS: dict[str, list[dict[str, Any]]] = {
@@ -34,6 +34,20 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "user", "content": "sure?"},
     ],
 }
+
+
+class InProcessRenderer(Renderer):
+    """Replaces a process of ``template_process``, without its limits and start-up time."""
+
+    has_ended = False
+    variables: frozenset[str] | None = None
+
+    def ask(self, kind: bytes, content: bytes) -> tuple[bytes, bytes]:
+        return self.answer(kind, content)
+
+    def kill(self) -> None: ...
+
+    def end(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
