@@ -137,3 +137,35 @@ def exported(
         return output
 
     return export_once
+
+
+@pytest.fixture(scope="session")
+def text_bundle(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a read-only bundle of 6 layers with a byte tokenizer and schedule 2x, horizon 4."""
+    from text_bundles import STRUCTURE, export_text_bundle
+
+    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="session")
+def int8_bundle(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return ``text_bundle`` in int8, for skipdec's kernels if they were compiled: ``tiny``."""
+    from text_bundles import STRUCTURE, export_text_bundle
+
+    directory, options = tmp_path_factory.mktemp("int8"), {"quantize": "int8", "kernels": "auto"}
+    made = export_text_bundle(checkpoint(STRUCTURE), directory, **options)
+    return made.rename(made.with_name("tiny"))
+
+
+@pytest.fixture(scope="session")
+def chat_bundle(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a read-only bundle with a byte tokenizer and a chat template."""
+    from text_bundles import STRUCTURE, export_chat_bundle
+
+    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))

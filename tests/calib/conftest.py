@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from evaluations import SKIPPING, write_rows
 from fixture_types import Checkpoints
-from text_bundles import STRUCTURE, copy_with_tokenizer, export_chat_bundle, export_text_bundle
+from text_bundles import STRUCTURE, copy_with_tokenizer, export_chat_bundle
 from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
 from writing_models import save_writing_model
 
@@ -18,9 +18,9 @@ from skipdec.runtime.generator import Generator
 
 
 @pytest.fixture(scope="session")
-def bundle(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(text_bundle: Path) -> Path:
     """Return a bundle of 6 layers with a byte tokenizer and the schedule SKIPPING."""
-    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("evaluation"))
+    return text_bundle
 
 
 @pytest.fixture(scope="session")

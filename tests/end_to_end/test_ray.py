@@ -6,15 +6,12 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import export_tiny
 from page_blocks import ROOT
-from text_bundles import STRUCTURE
 
 from skipdec import Generator, RequestOutput, RunningBatch, SamplingParams
 
@@ -24,8 +21,8 @@ EXAMPLE = ROOT / "examples" / "ray" / "continue_files.py"
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_tiny(checkpoint(STRUCTURE), tmp_path_factory.mktemp("rows"))
+def bundle(int8_bundle: Path) -> Path:
+    return int8_bundle
 
 
 def write_lines(path: Path) -> None:

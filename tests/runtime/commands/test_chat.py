@@ -25,8 +25,8 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
+def bundle(chat_bundle: Path) -> Path:
+    return chat_bundle
 
 
 def test_command_and_jsonl_answer_as_generator_chat(

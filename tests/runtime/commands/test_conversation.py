@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from command_line import run
-from text_bundles import STRUCTURE, export_chat_bundle
+from text_bundles import STRUCTURE
 
 from skipdec import Generator, SamplingParams
 
@@ -17,8 +17,8 @@ GREEDY = ("--temperature", "0", "--max-tokens", "3")
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
+def bundle(chat_bundle: Path) -> Path:
+    return chat_bundle
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from typing import Any
 import command_line
 import pytest
 from click.testing import Result
-from http_servers import export_tiny
-from text_bundles import STRUCTURE
 
 from skipdec.engines.kernels.library import find_library
 
@@ -27,8 +25,8 @@ LINES = b"".join(b'{"prompt": "%s", "n": %d}\n' % (text, n) for text, n in ((b"a
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_tiny(checkpoint(STRUCTURE), tmp_path_factory.mktemp("drafts"))
+def bundle(int8_bundle: Path) -> Path:
+    return int8_bundle
 
 
 def run(command: str, bundle: Path, *arguments: str, stdin: bytes | None = None) -> Result:

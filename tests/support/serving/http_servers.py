@@ -13,7 +13,6 @@ from time import monotonic, sleep
 
 import httpx2
 import pytest
-from text_bundles import export_text_bundle
 
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.opening import OpenOptions
@@ -26,12 +25,6 @@ from skipdec.runtime.serving.queue import RequestQueue
 
 ROWS = 2  # running at once
 _PAUSE = 0.005  # s between polls, which leave the processor to the server
-
-
-def export_tiny(checkpoint: Path, directory: Path) -> Path:
-    """Export a bundle ``tiny`` of 6 layers with a byte tokenizer and schedule 2x, horizon 4."""
-    made = export_text_bundle(checkpoint, directory, quantize="int8", kernels="auto")
-    return made.rename(made.with_name("tiny"))
 
 
 def open_tiny(path: Path) -> Generator:

@@ -27,11 +27,10 @@ SERVER = Path(__file__).parents[3] / "scripts" / "tritonserver" / "server.sh"
 TIMEOUT = 180.0  # seconds, for any wait
 
 
-def environment() -> Path:
-    """Return the server's environment; skip the test if it is not configured."""
-    if not os.environ.get(VARIABLE):
-        pytest.skip(f"{VARIABLE} names none that scripts/tritonserver/environment.sh made")
-    return Path(os.environ[VARIABLE]).resolve()
+needs_environment = pytest.mark.skipif(
+    not os.environ.get(VARIABLE),
+    reason=f"{VARIABLE} names none that scripts/tritonserver/environment.sh made",
+)
 
 
 class TritonServer:
@@ -153,7 +152,7 @@ def _input(name: str, value: Any) -> Any:  # noqa: ANN401  (InferInput)
 @contextmanager
 def running(repository: Path, *options: str) -> Iterator[TritonServer]:
     """Run a server of ``repository`` inside the block; requires its client package."""
-    folder = environment()
+    folder = Path(os.environ[VARIABLE]).resolve()
     sys.path += [str(path) for path in folder.glob("lib/python3*/site-packages")]
     ports = _free_ports(3)
     names = ("http", "grpc", "metrics")

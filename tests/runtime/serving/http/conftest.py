@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from http_servers import Running, export_tiny, serving
-from text_bundles import STRUCTURE
+from http_servers import Running, serving
 
 from skipdec.runtime.serving.http.server import ServedBundle
 
@@ -21,8 +20,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="session")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_tiny(checkpoint(STRUCTURE), tmp_path_factory.mktemp("served"))
+def bundle(int8_bundle: Path) -> Path:
+    return int8_bundle
 
 
 @pytest.fixture(scope="module")

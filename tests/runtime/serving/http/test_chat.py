@@ -26,8 +26,8 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6}
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
+def bundle(chat_bundle: Path) -> Path:
+    return chat_bundle
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triton_server import TritonServer, environment, running
+from triton_server import TritonServer, needs_environment, running
 
 from skipdec import Generator, SamplingParams
 from skipdec.runtime.serving.triton.check import check_triton_models
 from skipdec.runtime.serving.triton.repository import write_triton_repository
 from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
+pytestmark = [pytest.mark.triton, pytest.mark.slow, needs_environment]
 LONG = 4000  # tokens: this takes seconds, noticing a disconnect 0.05 s
 PROMPT = "Ant is a pub"
 BROKEN = """
@@ -33,7 +33,6 @@ RunningBatch.step = step
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Export a bundle with room for long texts."""
-    environment()
     from text_bundles import STRUCTURE, copy_with_tokenizer
 
     from skipdec.exporter.config import ExportConfig

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -14,33 +14,21 @@ from time import monotonic
 import pytest
 from attack.processes import child_processes
 from command_line import run
-from triton_server import Stream, TritonServer, environment, running
+from triton_server import Stream, TritonServer, needs_environment, running
 
 from skipdec import Generator, RequestOutput, SamplingParams
 from skipdec.runtime.serving.triton.check import check_triton_models
 from skipdec.runtime.serving.triton.repository import write_triton_repository
 from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
+pytestmark = [pytest.mark.triton, pytest.mark.slow, needs_environment]
 PROMPT, LONG = "Ant is a pub", 40
 OPTIONS = ("--model-control-mode=explicit", "--load-model=tiny")
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    environment()
-    from text_bundles import STRUCTURE, export_text_bundle
-
-    return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def chat_bundle(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    from text_bundles import STRUCTURE, export_chat_bundle
-
-    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
+def bundle(text_bundle: Path) -> Path:
+    return text_bundle
 
 
 @pytest.fixture(scope="module")
@@ -193,15 +181,11 @@ def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
 
 
 def test_a_model_that_drafts_generates_the_same_texts(
-    server: TritonServer, checkpoint: Callable[[str], Path], tmp_path: Path
+    server: TritonServer, int8_bundle: Path
 ) -> None:
-    from http_servers import export_tiny
-    from text_bundles import STRUCTURE
-
-    bundle = export_tiny(checkpoint(STRUCTURE), tmp_path)  # int8: drafts are exact
     (model,) = write_triton_repository(
         TritonRepositoryConfig(
-            bundles=(bundle,),
+            bundles=(int8_bundle,),  # whose drafts are exact
             output=server.repository,
             name="drafting",
             threads=1,
@@ -215,7 +199,7 @@ def test_a_model_that_drafts_generates_the_same_texts(
     assert server.post("/v2/repository/models/drafting/load")[0] == 200
     body = {"text_input": PROMPT, "max_tokens": LONG, "temperature": 0.0}
     wanted = {"return_num_draft_tokens": True, "return_num_accepted_draft_tokens": True}
-    expected = alone(bundle, max_tokens=LONG, temperature=0).outputs[0]
+    expected = alone(int8_bundle, max_tokens=LONG, temperature=0).outputs[0]
     names = ("skipdec_draft_tokens_total", "skipdec_accepted_draft_tokens_total")
     counts = [0, 0]
     for _ in range(2):  # the second time with n-grams of the first
