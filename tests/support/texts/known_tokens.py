@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import TensorRole
@@ -149,15 +147,14 @@ def beside_the_last_position(capacity: int) -> tuple[list[KnownText], list[Opera
     return texts, operations + [{"release": row} for row in range(len(texts))]
 
 
-def known_bits(
+def known_logits(
     texts: Sequence[KnownText], operations: Sequence[Operation], logits: Sequence[Sequence[str]]
-) -> Bits:
-    """Return the bits of each position of the texts, which must be equal whenever it is fed again.
+) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield row and position of each fed token with its logits, if they are its text's.
 
     ``logits``: for each step, those of all tokens that it fed. Tokens that are not the text's, and
     those after them, are left out.
     """
-    bits: Bits = {}
     steps = [operation["step"] for operation in operations if "step" in operation]
     for step, given in zip(steps, logits, strict=True):
         rest = iter(given)
@@ -168,7 +165,16 @@ def known_bits(
             for offset, (token, expected) in enumerate(zip(one["tokens"], own, strict=True)):
                 found, is_known = next(rest), is_known and token == expected
                 if is_known:
-                    assert bits.setdefault((row, start + offset), found) == found
+                    yield (row, start + offset), found
+
+
+def known_bits(
+    texts: Sequence[KnownText], operations: Sequence[Operation], logits: Sequence[Sequence[str]]
+) -> Bits:
+    """Return the bits of each position, which must be equal whenever it is fed again."""
+    bits: Bits = {}
+    for place, found in known_logits(texts, operations, logits):
+        assert bits.setdefault(place, found) == found
     return bits
 
 
@@ -298,31 +304,3 @@ def _fed(row: int, text: KnownText, position: int, tokens: Sequence[int]) -> dic
         "index": index,
         "schedule": text.schedule,
     }
-
-
-def assert_close(
-    texts: Sequence[KnownText],
-    operations: Sequence[Operation],
-    fed: Sequence[Sequence[str]],
-    wanted: Bits,
-    atol: float,
-) -> int:
-    """Compare the logits of true tokens in ``fed`` with ``wanted``; return their number."""
-    compared = 0
-    steps = [each["step"] for each in operations if "step" in each]
-    for step, given in zip(steps, fed, strict=True):
-        rest = iter(given)
-        for one in step:
-            own = texts[one["row"]].tokens[one["position"] :]
-            known = True
-            for offset, token in enumerate(one["tokens"]):
-                found, known = next(rest), known and token == own[offset]
-                if known:
-                    exact = wanted[one["row"], one["position"] + offset]
-                    np.testing.assert_allclose(_values(found), _values(exact), atol=atol)
-                    compared += 1
-    return compared
-
-
-def _values(bits: str) -> np.ndarray:
-    return np.frombuffer(bytes.fromhex(bits), np.float32)
