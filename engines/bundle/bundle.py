@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -205,16 +205,14 @@ class EngineBundle:
         can't take a bundle.
         """
         with bundle_place(as_path(directory)).replaced(force=False) as partial:
-            for name in self._names():
+            listed = (record.path for record in self.manifest.files)
+            for name in (MANIFEST_NAME, SCHEDULE_NAME, CARD_NAME, *listed):
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.path / name, partial / name)
-            self.check_same(type(self).open(self.path, verify="full"))  # not replaced meanwhile
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    shutil.copy2(self.path / name, partial / name)
+            # Raises for what is missing, except the card, and if the bundle was replaced meanwhile.
+            self.check_same(type(self).open(self.path, verify="full"))
         return type(self).open(directory)
-
-    def _names(self) -> list[str]:
-        """Return the bundle's files: those listed, manifest, schedule, and the card, if any."""
-        names = [MANIFEST_NAME, SCHEDULE_NAME, *(record.path for record in self.manifest.files)]
-        return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 
     def _problems(self, records: Iterable[FileRecord], hash_weights: bool) -> list[str]:
         return file_problems(self.directory, self.manifest, records, hash_weights=hash_weights)

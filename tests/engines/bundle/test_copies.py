@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,18 @@ def bundle(tmp_path: Path) -> EngineBundle:
     return written
 
 
-def test_a_damaged_bundle_is_not_copied(bundle: EngineBundle, tmp_path: Path) -> None:
-    weights = bundle.path / bundle.manifest.engines[1].weights[0]
-    weights.write_bytes(bytes(weights.stat().st_size))
-    with pytest.raises(BundleError, match="the bundle is damaged"):
+@pytest.mark.parametrize(
+    ("problem", "damage"),
+    [
+        ("has SHA-256", lambda file: file.write_bytes(bytes(file.stat().st_size))),
+        ("is missing", Path.unlink),
+    ],
+)
+def test_a_damaged_bundle_is_not_copied(
+    bundle: EngineBundle, tmp_path: Path, problem: str, damage: Callable[[Path], object]
+) -> None:
+    damage(bundle.path / bundle.manifest.engines[1].weights[0])
+    with pytest.raises(BundleError, match=problem):
         bundle.save(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
