@@ -129,7 +129,7 @@ class EngineSpec(Record):
         return frozenset(spec.role for spec in (*self.inputs, *self.outputs))
 
 
-def _is_called(name: str, kind: EngineKind) -> Callable[[EngineSpec], EngineSpec]:
+def is_called(name: str, kind: EngineKind) -> Callable[[EngineSpec], EngineSpec]:
     """Return a check that an engine outside the stack has this name and kind and no layer index."""
 
     def check(engine: EngineSpec) -> EngineSpec:
@@ -162,10 +162,10 @@ class TrainedDraft(Record):
     token_ids: tuple[Annotated[int, Field(ge=0, le=MAX_TOKENS - 1)], ...] = Field(
         min_length=1, max_length=MAX_TOKENS, description="the tokens that head scores, ascending"
     )
-    states: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_STATES, EngineKind.STATES))]
-    entry: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_ENTRY, EngineKind.ENTRY))]
-    layer: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_LAYER, EngineKind.LAYER))]
-    head: Annotated[EngineSpec, AfterValidator(_is_called(TRAINED_HEAD, EngineKind.HEAD))]
+    states: Annotated[EngineSpec, AfterValidator(is_called(DRAFT_STATES, EngineKind.STATES))]
+    entry: Annotated[EngineSpec, AfterValidator(is_called(DRAFT_ENTRY, EngineKind.ENTRY))]
+    layer: Annotated[EngineSpec, AfterValidator(is_called(DRAFT_LAYER, EngineKind.LAYER))]
+    head: Annotated[EngineSpec, AfterValidator(is_called(TRAINED_HEAD, EngineKind.HEAD))]
 
     @property
     def engines(self) -> tuple[EngineSpec, ...]:
@@ -177,7 +177,7 @@ class DraftHead(Record):
     """The head's first columns as an engine of its own, which reads the head's weights file."""
 
     tokens: int = Field(ge=1, le=MAX_TOKENS, description="how many of the first tokens are scored")
-    engine: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_HEAD, EngineKind.HEAD))]
+    engine: Annotated[EngineSpec, AfterValidator(is_called(DRAFT_HEAD, EngineKind.HEAD))]
 
 
 class BuildSpec(Record):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -24,6 +25,7 @@ from .engine_spec import (
     EngineSpec,
     FileRecord,
     TrainedDraft,
+    is_called,
 )
 from .fields import Record, RelativePath, without_nulls
 from .kv_cache import kv_width
@@ -52,9 +54,9 @@ class Manifest(Record):
     model: ModelSpec
     precision: PrecisionSpec
     engines: tuple[EngineSpec, ...]
-    candidates: EngineSpec | None = Field(
-        default=None, description="picks the most probable tokens on a device"
-    )
+    candidates: (
+        Annotated[EngineSpec, AfterValidator(is_called("candidates", EngineKind.CANDIDATES))] | None
+    ) = Field(default=None, description="picks the most probable tokens on a device")
     canonical: tuple[EngineSpec, ...] = Field(
         default=(), description="engines stored by --keep-canonical"
     )

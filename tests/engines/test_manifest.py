@@ -60,6 +60,7 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
         (lambda d: d["precision"].update(table_dtype="float16"), "table_dtype is float16; allowed"),
+        (lambda d: d.update(candidates=d["engines"][0]), "candidates: .*is engine embed, a embed"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
         (lambda d: d["model"].update(eos_token_id=-2), "eos_token_id: .*is -2; allowed: 0 to"),
         (lambda d: d["model"].update(eos_token_id=2**24), "eos_token_id: .*is 16777216; allowed"),

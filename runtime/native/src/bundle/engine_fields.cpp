@@ -123,7 +123,7 @@ void require_engine(const EngineEntry& entry, const std::string& place, std::str
                              "; expected: " + described(name, kind, layer_index));
 }
 
-EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
+EngineSpec named_engine_of(Fields& fields, const char* member, std::string_view name,
                            EngineKind kind, const Document& document) {
   const std::string place = fields.place_of(member);
   EngineEntry entry = engine_of(fields.value(member), place, document);

@@ -25,8 +25,8 @@ void require_engine(const EngineEntry& entry, const std::string& place, std::str
                     EngineKind kind, std::optional<std::int64_t> layer_index,
                     const Document& document);
 
-// Reads the draft engine ``name`` from the member ``member`` of an entry.
-EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
+// Reads the engine ``name``, which is not one of the stack, from the member ``member``.
+EngineSpec named_engine_of(Fields& fields, const char* member, std::string_view name,
                            EngineKind kind, const Document& document);
 
 // Returns a relative path that stays in the bundle and is in normal form.

@@ -221,10 +221,10 @@ void read_trained_draft(const json& value, Manifest& manifest, const Document& d
   if (draft.token_ids.empty()) fields.refuse("token_ids", "is empty; allowed: 1 or more");
   using constants::kDraftEntry, constants::kDraftLayer, constants::kDraftStates,
       constants::kTrainedHead;
-  draft.states = draft_engine_of(fields, "states", kDraftStates, EngineKind::kStates, document);
-  draft.entry = draft_engine_of(fields, "entry", kDraftEntry, EngineKind::kEntry, document);
-  draft.layer = draft_engine_of(fields, "layer", kDraftLayer, EngineKind::kLayer, document);
-  draft.head = draft_engine_of(fields, "head", kTrainedHead, EngineKind::kHead, document);
+  draft.states = named_engine_of(fields, "states", kDraftStates, EngineKind::kStates, document);
+  draft.entry = named_engine_of(fields, "entry", kDraftEntry, EngineKind::kEntry, document);
+  draft.layer = named_engine_of(fields, "layer", kDraftLayer, EngineKind::kLayer, document);
+  draft.head = named_engine_of(fields, "head", kTrainedHead, EngineKind::kHead, document);
   const std::int64_t layers = manifest.model.num_layers, tokens = manifest.model.vocab_size;
   if (!std::is_sorted(draft.reads.begin(), draft.reads.end()) || draft.reads.back() > layers)
     document.refuse("", "trained_draft reads states after " +
@@ -244,7 +244,7 @@ void read_draft_head(const json& value, Manifest& manifest, const Document& docu
   DraftHead& draft = manifest.draft_head.emplace();
   draft.tokens = fields.integer("tokens", 1, kMaxTokens);
   draft.engine =
-      draft_engine_of(fields, "engine", constants::kDraftHead, EngineKind::kHead, document);
+      named_engine_of(fields, "engine", constants::kDraftHead, EngineKind::kHead, document);
   if (draft.tokens >= manifest.model.vocab_size)
     document.refuse("", "draft_head has " + std::to_string(draft.tokens) +
                             " tokens; allowed: fewer than " +
@@ -354,8 +354,9 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   manifest.model = model_of(fields.value("model"), document);
   read_precision(fields, manifest, document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);
-  if (const json* candidates = fields.find("candidates"))
-    manifest.candidates = engine_of(*candidates, "candidates", document).spec;
+  if (fields.find("candidates") != nullptr)
+    manifest.candidates =
+        named_engine_of(fields, "candidates", "candidates", EngineKind::kCandidates, document);
   manifest.draft = fields.optional_text("draft");
   if (const json* draft = fields.find("trained_draft"))
     read_trained_draft(*draft, manifest, document);

@@ -148,6 +148,18 @@ PLACES: tuple[tuple[str, Any, str], ...] = (
     ("files/0/sha256", "G" * 64, "allowed: 64 hexadecimal digits"),
     ("source", {"a": 1}, "source.a: is 1; allowed: a text"),
     ("candidates", {"name": "candidates"}, "candidates.kind: is missing"),
+    (
+        "candidates",
+        {
+            "name": "head",
+            "kind": "head",
+            "graph": "a",
+            "inputs": [],
+            "outputs": [],
+            "step_bytes": 0,
+        },
+        "candidates: is engine head, a head; expected: candidates, a candidates without",
+    ),
 )
 PLACES_OF_DRAFTS: tuple[tuple[str, Any, str], ...] = (
     ("trained_draft", 1, "trained_draft"),
