@@ -39,7 +39,10 @@ PART_KINDS: Mapping[str, PartKind] = MappingProxyType(
 )
 """The drafters by name, in the order in which messages list them."""
 
-_FORMS = ", ".join(kind.form for kind in PART_KINDS.values())
+AUTO = "auto"
+"""The text for the drafts that a bundle recommends; see `DraftResolver`."""
+
+_FORMS = ", ".join(kind.form for kind in PART_KINDS.values()) + ", off or auto"
 _EXAMPLES = "own, lookup, own+ends:3 or own+ends:3,tokens=5"
 
 
@@ -97,10 +100,6 @@ class DraftConfig:
         return text
 
 
-AUTO = "auto"
-"""The text for the drafts that a bundle recommends; see `DraftResolver`."""
-
-
 def is_auto(text: object) -> bool:
     """Return whether ``text`` is ``auto``, which `parse_draft` does not read."""
     return isinstance(text, str) and text.strip().lower() == AUTO
@@ -156,7 +155,7 @@ class _Reading:
             alone = name in ("off", AUTO)
             hint = "stands alone" if alone else f"is unknown; {did_you_mean(name, PART_KINDS)}"
             joint = "; " if alone else ""
-            self.problems.append(f"{text!r} {hint}{joint}allowed: {_FORMS}, or off")
+            self.problems.append(f"{text!r} {hint}{joint}allowed: {_FORMS}")
             return None
         if not kind.takes_number:
             if colon:

@@ -40,7 +40,7 @@ def test_defaults_are_left_out_of_the_shortest_form() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "'' is unknown; allowed: own, lookup, ends:N"),
+        ("", "'' is unknown; allowed: own, lookup, ends:N, first:N, trained, off or auto"),
         ("onw", "'onw' is unknown; did you mean 'own'?"),
         ("own+off", "'off' stands alone; allowed: own"),
         ("auto", "'auto' stands alone"),

@@ -77,7 +77,7 @@ class DraftReading {
       const bool stands_alone = name == "off" || name == "auto";
       problems.push_back(
           shown_text(text) + (stands_alone ? " stands alone" : " is unknown") + "; allowed: " +
-          joined(kKinds, [](const DraftPartKind& each) { return each.form; }) + ", or off");
+          joined(kKinds, [](const DraftPartKind& each) { return each.form; }) + ", off or auto");
       return;
     }
     if (kind->form == kind->name) {
