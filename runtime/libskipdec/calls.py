@@ -147,7 +147,7 @@ def _request_output(index: int, prompt: tuple[int, ...], output: dict[str, Any])
         token_ids=tuple(output["token_ids"]),
         finish_reason=output["finish_reason"],
         layers_per_token=tuple(output["layers"]),
-        timings=Timings(times[0], steps, sum(steps)),
+        timings=Timings(times[0], steps),
         drafts=Drafts(*output["drafts"]),
     )
     return RequestOutput(str(index), None, prompt, (completion,), finished=True)

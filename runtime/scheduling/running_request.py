@@ -141,7 +141,6 @@ class Row:
             timings=Timings(
                 time_to_first_token=self._first_time - self._start,
                 inter_token_seconds=tuple(self._inter_token_seconds),
-                decode_seconds=self._last_time - self._first_time,
             ),
             drafts=self.drafts,
         )

@@ -40,7 +40,11 @@ class Timings(_Output):
 
     time_to_first_token: float  # from the call of generate to the first output token
     inter_token_seconds: tuple[float, ...] = ()  # for each later token, since the one before it
-    decode_seconds: float = 0.0  # from the first output token to the last
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds from the first output token to the last."""
+        return sum(self.inter_token_seconds)
 
 
 @dataclass(frozen=True, slots=True)

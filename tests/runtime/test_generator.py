@@ -65,8 +65,6 @@ def test_layers_per_token_follow_the_schedule(generator: Generator) -> None:
         3: ((0, 0), (4, 5)),
         2: ((0, 0), (5, 5)),
     }
-    assert output.timings is not None
-    assert output.timings.decode_seconds == pytest.approx(sum(output.timings.inter_token_seconds))
 
 
 @pytest.mark.parametrize("schedule", ["2x", "full", None])

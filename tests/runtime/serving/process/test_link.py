@@ -79,7 +79,7 @@ LIMITS = Limits(2, 64, 1 << 20, prefill_tokens=32, kv_buckets=(64,), capacity=64
 MEMORY = SlotMemory(LIMITS, KVLayout(4, 8, "float32"), 6)
 LOGPROBS = ({5: Logprob(-math.inf, 1, "\u2028\n"), 6: Logprob(-0.5)},)
 DELTA = StreamDelta(0, 1, (5,), "é\n\u2028", "stop", 3, LOGPROBS, "x")
-COMPLETION = CompletionOutput(0, "x", (5,), -0.5, LOGPROBS, timings=Timings(0.5, (0.25,), 0.5))
+COMPLETION = CompletionOutput(0, "x", (5,), -0.5, LOGPROBS, timings=Timings(0.5, (0.25,)))
 OUTPUT = RequestOutput("a", None, (1, 2), (COMPLETION,), True, "2x", {12: ((0, 0), (2, 12))})
 
 
