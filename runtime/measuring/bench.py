@@ -25,7 +25,7 @@ from .bandwidth import PASSES, Probe, open_probe
 from .config import BenchConfig
 from .cost import CostModel
 from .meter import Ratio, Turns, measure
-from .prompts import batches
+from .prompts import Batch, batches
 
 _WARMUP_TOKENS = 4
 
@@ -111,13 +111,14 @@ def run_benchmark(
             "runtime", f"is native, which runs on CPUs, but engines run on {generator.device.name}"
         )
     events = events or Events()
-    events.stage("measuring", len(config.batch_sizes))
     timed: dict[str, Runtime] = {"python": generator}
     if native is not None:
         timed["native"] = native
     measurements: list[Measurement] = []
-    for size in config.batch_sizes:
-        measurements += _Benchmark(generator, timed, config, size, probe).measure()
+    by_size = batches(generator, config)
+    events.stage("measuring", len(by_size))
+    for size, prompts in by_size.items():
+        measurements += _Benchmark(generator, timed, config, size, prompts, probe).measure()
         events.advance(f"batch {size}")
     while len(probe.samples) < PASSES:
         probe.measure()
@@ -155,6 +156,7 @@ class _Benchmark:
         timed: Mapping[str, Runtime],
         config: BenchConfig,
         batch_size: int,
+        prompts: Sequence[Batch],
         probe: Probe,
     ) -> None:
         self._timed, self._config, self._batch_size = timed, config, batch_size
@@ -169,7 +171,7 @@ class _Benchmark:
         for text in config.schedules:
             schedule = generator.resolve_schedule(text, max_tokens=config.num_tokens)
             self._schedules.setdefault(schedule, text)
-        self._batches = batches(generator, config, batch_size)
+        self._batches = prompts
         self._runs: dict[tuple[str, ExitSchedule], list[Run]] = {
             (runtime, schedule): [] for schedule in self._schedules for runtime in timed
         }

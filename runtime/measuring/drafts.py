@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
@@ -81,11 +81,13 @@ def measure_drafts(
         for text in config.schedules or ("full",)
     }
     events = events or Events()
-    events.stage("measuring", len(config.batch_sizes) * len(schedules))
+    by_size = batches(generator, config, number=_RANDOM_BATCHES)
+    events.stage("measuring", len(by_size) * len(schedules))
     found: list[DraftMeasurement] = []
-    for size in config.batch_sizes:
+    for size, prompts in by_size.items():
         for text, schedule in schedules.items():
-            found += _Benchmark(generator, config, native or {}, size, text, schedule).measure()
+            one = _Benchmark(generator, config, native or {}, size, prompts, text, schedule)
+            found += one.measure()
             events.advance(f"batch {size}, {text}")
     return tuple(found)
 
@@ -102,6 +104,7 @@ class _Benchmark:
         config: BenchConfig,
         native: Mapping[str, NativeCalls],
         batch_size: int,
+        prompts: Sequence[Batch],
         name: str,
         schedule: ExitSchedule,
     ) -> None:
@@ -109,7 +112,7 @@ class _Benchmark:
         self._config = config
         self._native = native
         self._batch_size, self._name, self._schedule = batch_size, name, schedule
-        self._batches = batches(generator, config, batch_size, number=_RANDOM_BATCHES)
+        self._batches = prompts
         self._memories = {
             draft: generator.fresh_draft_memory() for draft in ("off", *config.drafts)
         }

@@ -22,15 +22,17 @@ Batch = list[list[int]]  # token ids of each row's prompt
 
 
 def batches(
-    generator: Generator, config: BenchConfig, batch_size: int, *, number: int = 1
-) -> list[Batch]:
-    """Return the prompts of ``config`` in batches, or ``number`` batches of random ones.
+    generator: Generator, config: BenchConfig, *, number: int = 1
+) -> dict[int, list[Batch]]:
+    """Return the prompts of ``config`` by batch size, or ``number`` batches of random ones each.
 
     Raises as `read_prompts`, and UsageError for random prompts that leave too little room.
     """
+    sizes = config.batch_sizes
     if config.prompts is not None:
         prompts = read_prompts(config.prompts, generator, config.num_tokens)
-        return [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
+        starts = {size: range(0, len(prompts), size) for size in sizes}
+        return {size: [prompts[start : start + size] for start in starts[size]] for size in sizes}
     positions, most = config.prompt_length + config.num_tokens, generator.model.max_seq_len
     if positions > most:
         raise UsageError(
@@ -38,15 +40,18 @@ def batches(
             f"--prompt-len {config.prompt_length} and --gen-len {config.num_tokens} are "
             f"{positions:,} positions; the bundle holds {most:,}; lower one of them",
         )
-    return [
-        bundle_prompts(
-            generator,
-            batch_size=batch_size,
-            prompt_length=config.prompt_length,
-            seed=config.seed + index,
-        )
-        for index in range(number)
-    ]
+    return {
+        size: [
+            bundle_prompts(
+                generator,
+                batch_size=size,
+                prompt_length=config.prompt_length,
+                seed=config.seed + index,
+            )
+            for index in range(number)
+        ]
+        for size in sizes
+    }
 
 
 def read_prompts(path: Path, generator: Generator, num_tokens: int) -> list[list[int]]:
