@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
+from pydantic import Field
 
 from ...engines.bundle import Verify
+from ...engines.checking import Option, ValidatedConfig
 from ...engines.host.console import Part, Table, print_report
 from ...engines.host.options import AsJson, BundlePath, from_options
-from ..measuring.config import Workload
+from ..measuring.config import Section, Workload
 
 _LARGE_MIXING_LOSS = 1.25  # a linear decay from 16 layers to 8 stays below it
 
@@ -31,38 +31,23 @@ skipdec inspect opt-1.3b --show memory --batch-size 8 --prompt-len 512 \\
 """
 
 
-class Section(StrEnum):
-    """Parts of a bundle that ``--show`` can select."""
+class InspectOptions(ValidatedConfig):
+    """What ``skipdec inspect`` shows, and what it checks."""
 
-    ENGINES = "engines"
-    IO = "io"
-    MEMORY = "memory"
-    SCHEDULE = "schedule"
+    sections: Annotated[tuple[Section, ...], Option("--show")] = Field(
+        default=("memory", "schedule"), description="repeat for several"
+    )
+    schedules: Annotated[tuple[str, ...], Option("--schedule")] = Field(
+        default=(), description="schedule to show; repeat for several (presets 2x to 5x)"
+    )
+    verify: Annotated[Verify, Option()] = Field(
+        default="graphs", description="full also hashes the weights"
+    )
 
 
 @from_options
 def inspect(
-    bundle: BundlePath,
-    workload: Workload,
-    *,
-    show: Annotated[
-        list[Section] | None,
-        typer.Option(
-            "--show",
-            metavar="<engines|io|memory|schedule>",
-            help="repeat for several; default: memory and schedule",
-        ),
-    ] = None,
-    schedule: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--schedule",
-            metavar="<str>",
-            help="schedule to show; repeat for several; default: presets 2x to 5x",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    verify: Annotated[Verify, typer.Option(help="full also hashes the weights")] = "graphs",
+    bundle: BundlePath, workload: Workload, options: InspectOptions, *, as_json: AsJson = False
 ) -> None:
     """Show a bundle's engines, tensors, memory, and the bytes that its schedules read.
 
@@ -70,13 +55,7 @@ def inspect(
     """
     from ..measuring.inspection import inspect_bundle
 
-    document = inspect_bundle(
-        bundle,
-        schedules=schedule or (),
-        workload=workload,
-        verify=verify,
-        sections=[section.value for section in show or (Section.MEMORY, Section.SCHEDULE)],
-    )
+    document = inspect_bundle(bundle, workload=workload, **dict(options))
     print_report(document, _parts(document), as_json=as_json)
 
 
@@ -105,15 +84,15 @@ def _parts(document: dict[str, Any]) -> Iterator[Part]:
     exact = "exact (--draft changes no text)" if drafts["exact"] else drafts["problem"]
     yield f"drafts: {exact}"
     sections: dict[Section, Callable[[Any], Iterator[Part]]] = {
-        Section.ENGINES: _engines,
-        Section.IO: _tensors,
-        Section.MEMORY: _memory,
-        Section.SCHEDULE: _schedules,
+        "engines": _engines,
+        "io": _tensors,
+        "memory": _memory,
+        "schedule": _schedules,
     }
     for section, parts in sections.items():
-        if section.value in document:
+        if section in document:
             yield ""
-            yield from parts(document[section.value])
+            yield from parts(document[section])
 
 
 def _drafts_line(drafts: dict[str, Any]) -> str:

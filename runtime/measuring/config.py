@@ -88,6 +88,10 @@ def _has_ngrams(text: str) -> bool:
     return draft is None or not all(part.runs_layers for part in draft.parts)
 
 
+Section = Literal["engines", "io", "memory", "schedule"]
+"""A part of a bundle that inspect describes."""
+
+
 class Workload(ValidatedConfig):
     """The batch for which memory and speed are predicted.
 

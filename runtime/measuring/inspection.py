@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.errors import UsageError, shown
@@ -19,11 +19,10 @@ from ..schedule.bundle import bundle_schedule
 from ..schedule.presets import fitting_presets
 from ..schedule.request_schedules import default_horizon
 from ..schedule.text import format_schedule, parse_schedule
-from .config import Workload
+from .config import Section, Workload
 from .cost import CostModel
 
 PRESETS = ("2x", "3x", "4x", "5x")
-SECTIONS = ("engines", "io", "memory", "schedule")
 
 
 def inspect_bundle(
@@ -31,7 +30,7 @@ def inspect_bundle(
     *,
     schedules: Sequence[str] = (),
     workload: Workload | None = None,
-    sections: Sequence[str] = SECTIONS,
+    sections: Sequence[Section] = get_args(Section),
     verify: Verify = "graphs",
 ) -> dict[str, Any]:
     """Describe a bundle and the savings of its schedules, as one JSON object.
@@ -41,13 +40,13 @@ def inspect_bundle(
     weights. No engine is loaded. Raises BundleError, ScheduleError, and UsageError for an unknown
     section.
     """
-    if unknown := [name for name in sections if name not in SECTIONS]:
-        allowed = ", ".join(SECTIONS)
+    if unknown := [name for name in sections if name not in get_args(Section)]:
+        allowed = ", ".join(get_args(Section))
         raise UsageError("sections", f"{shown(unknown[0])} is unknown; allowed: {allowed}")
     workload = workload or Workload()
     bundle = EngineBundle.open(path, verify=verify)
     chosen = schedules_of_interest(bundle, schedules, workload.num_tokens)
-    describe: dict[str, Callable[[], Any]] = {
+    describe: dict[Section, Callable[[], Any]] = {
         "engines": lambda: describe_engines(bundle),
         "io": lambda: describe_tensors(bundle),
         "memory": lambda: describe_memory(bundle, chosen, workload),

@@ -73,7 +73,10 @@ def test_python_refuses_what_the_command_refuses(bundle: Path) -> None:
 
 
 def test_unknown_sections_and_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:
-    assert run("inspect", bundle, "--show", "weather").exit_code == 2
+    unknown = run("inspect", bundle, "--show", "weather", "--verify", "all")
+    assert unknown.exit_code == 2
+    assert "--show is 'weather'; allowed: 'engines', 'io', 'memory' or 'schedule'" in unknown.stderr
+    assert "--verify is 'all'; allowed: 'graphs' or 'full'" in unknown.stderr
     missing = run("inspect", tmp_path / "absent")
     assert missing.exit_code == 1
     assert "does not exist" in missing.stderr
