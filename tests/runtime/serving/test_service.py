@@ -46,10 +46,8 @@ def bundle(exported: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(params=["AsyncEngine", "ProcessEngine"])
-def opened(request: pytest.FixtureRequest, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
+def opened(request: pytest.FixtureRequest, bundle: Path) -> Opener:
     """Open the bundle as a service of two rows; a prompt can steer the worker of a process."""
-    directory = str(Path(steered_worker.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)
 
     @asynccontextmanager
     async def context(**options: object) -> AsyncIterator[EngineService]:

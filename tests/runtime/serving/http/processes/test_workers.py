@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import steered_worker
 from http_servers import Running, connected, serving
 from steered_worker import DIE, HOLD, STUCK
 from workers import AT_ONCE, settings
@@ -28,12 +27,6 @@ pytestmark = pytest.mark.slow  # each test starts processes
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True, "temperature": 0}
 RUNNING = 'skipdec_requests_running{model="tiny"}'
 WAITING = 'skipdec_requests_waiting{model="tiny"}'
-
-
-@pytest.fixture(autouse=True)
-def _steered_worker_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = str(Path(steered_worker.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)
 
 
 def in_process(
