@@ -94,7 +94,7 @@ def serve(options: ServeOptions) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     log_to_stderr(options.server.log_format)
     given = [ServedBundle.parse(text) for text in options.bundles]
-    server = HttpServer(  # before a checkpoint is exported: its address may be in use
+    server = HttpServer(  # takes its address before a checkpoint is exported; `run` listens
         given,
         lambda bundle: ProcessEngine.opened(
             workers[bundle.name], options.restarts, inputs=inputs[bundle.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ _IDLE_SECONDS = 75
 _CUT_SECONDS = 5.0  # to send the last answers after everything has ended
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
 _OPEN_FILES = 4096  # requested limit; each connection is a file
+_ABSENT = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ OpenEngine = Callable[[ServedBundle], AbstractAsyncContextManager[EngineService]
 class HttpServer:
     """Serves bundles until it is stopped: call `run` in the owner's thread, `stop` from any.
 
-    ``open_engine`` loads a bundle; leaving its context closes the engine. The port listens, and
-    ``address`` is known, from construction on. While `run` loads bundles, requests are answered
-    that the server is loading.
+    ``open_engine`` loads a bundle; leaving its context closes the engine. The address is taken, and
+    ``address`` is known, from construction on; `listen` accepts connections. While `run` loads
+    bundles, requests are answered that the server is loading.
     """
 
     def __init__(
@@ -72,9 +74,10 @@ class HttpServer:
         self._open_engine = open_engine
         self._config = config
         app = build_app(self.models, config, ApiKeys.read(config.api_key_file))
-        self._socket = _listening(config.host, config.port)
-        host, port = self._socket.getsockname()[:2]
-        self.address = f"http://{_authority(host, port)}"
+        with _naming_address(config.host, config.port):
+            self._sockets = _bound(config.host, config.port)
+        port = self._sockets[0].getsockname()[1]
+        self.address = f"http://{_authority(config.host, port)}"
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -95,12 +98,19 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
 
-    def run(self) -> None:
-        """Serve until `stop` or, in the main thread, a signal.
+    def listen(self) -> None:
+        """Accept connections; `run` answers them. Raises UsageError for an address in use."""
+        with _naming_address(self._config.host, self._config.port):
+            for one in self._sockets:
+                one.listen(2048)
 
-        Raises what opening a bundle raises, and SkipDecError if an engine has failed for good,
-        after the texts of the others have ended.
+    def run(self) -> None:
+        """Listen and serve until `stop` or, in the main thread, a signal.
+
+        Raises what `listen` and opening a bundle raise, and SkipDecError if an engine has failed
+        for good, after the texts of the others have ended.
         """
+        self.listen()
         with exporting_traces():
             asyncio.run(self._run())
 
@@ -114,7 +124,7 @@ class HttpServer:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        http = asyncio.create_task(self._http.serve(sockets=[self._socket]))
+        http = asyncio.create_task(self._http.serve(sockets=self._sockets))
         stopped = asyncio.create_task(self._stopped.wait())
         SERVER.info("listening on %s", self.address, extra={"fields": {"address": self.address}})
         async with AsyncExitStack() as engines:
@@ -203,15 +213,37 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address of ``host``, all on one port.
+
+    Addresses that the machine lacks are left out, because it may know ``localhost`` by an IPv6
+    address without having IPv6. Raises OSError if no address is left.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    for family, *_, address in dict.fromkeys(found):
+        try:
+            # asyncio sends each event of a stream at once only if the socket names its protocol.
+            one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind((address[0], port, *address[2:]))
+        except OSError as error:
+            absent = error
+            if error.errno not in _ABSENT:
+                raise
+        else:
+            sockets.append(one)
+            port = one.getsockname()[1]
+    if not sockets:
+        raise absent
+    return sockets
+
+
+@contextmanager
+def _naming_address(host: str, port: int) -> Iterator[None]:
+    """Raise UsageError, which names the address, for an address that can't be used."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # asyncio sends each event of a stream at once only if the socket names its protocol.
-        listening = socket.socket(found[0][0], socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(2048)
-        return listening
+        yield
     except (OSError, UnicodeError) as error:  # UnicodeError for an impossible host name
         reason = getattr(error, "strerror", None) or error
         raise UsageError(

@@ -102,6 +102,7 @@ def serving(
 ) -> Iterator[Running]:
     """Serve ``bundles`` inside the block, ready at its start unless ``wait`` is False."""
     server = HttpServer(bundles, open_engine or in_thread(), ServerConfig(port=0, **config))
+    server.listen()
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     running = Running(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable
@@ -325,6 +326,28 @@ def test_a_bundle_that_cannot_be_opened_ends_the_server(tmp_path: Path) -> None:
 
 def test_a_server_stopped_before_it_runs_ends_at_once(tiny: ServedBundle) -> None:
     server = HttpServer([tiny], in_thread(), ServerConfig(port=0))
+    server.stop()
+    server.run()
+
+
+def test_a_port_refuses_connections_at_all_addresses_of_a_host_until_the_server_listens(
+    tiny: ServedBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = {"::1": socket.AF_INET6, "127.0.0.1": socket.AF_INET, "192.0.2.1": socket.AF_INET}
+    found = [(family, socket.SOCK_STREAM, 6, "", (host, 0)) for host, family in hosts.items()]
+    with monkeypatch.context() as resolving:
+        resolving.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        server = HttpServer([tiny], in_thread(), ServerConfig(host="localhost", port=0))
+    port = int(server.address.removeprefix("http://localhost:"))
+    other = HttpServer([tiny], in_thread(), ServerConfig(port=port))
+    for host in ("::1", "127.0.0.1"):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port))
+    server.listen()
+    for host in ("::1", "127.0.0.1"):
+        socket.create_connection((host, port)).close()
+    with pytest.raises(UsageError, match=f"127.0.0.1:{port} can't be listened on"):
+        other.run()
     server.stop()
     server.run()
 

@@ -94,6 +94,7 @@ def test_a_poisoned_request_is_answered_400_with_the_reason(bundle: Path) -> Non
 def test_a_worker_that_dies_too_often_ends_the_server(bundle: Path) -> None:
     none = RestartPolicy(max_deaths=0)
     server = HttpServer([ServedBundle("tiny", bundle)], in_process(none), ServerConfig(port=0))
+    server.listen()
     running = Running(server)
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(server.run)
