@@ -96,11 +96,13 @@ async def _beside(
     made = asyncio.get_running_loop().run_in_executor(threads, call)
     async with models.running_for(request.receive, record, [made]):
         try:
-            return await made
+            result = await made
         except asyncio.CancelledError:
             if not record.disconnected:
                 raise
-            raise _disconnected() from None
+    if record.disconnected:
+        raise _disconnected()
+    return result
 
 
 async def _read_body(request: HttpRequest, seconds: float) -> bytes:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from http_servers import Running
 from starlette.responses import StreamingResponse
 
-from skipdec.runtime.serving.http.completions import by_completion
+from skipdec.runtime.serving.http.completions import _beside, by_completion
 from skipdec.runtime.serving.http.documents import event, json_answer
+from skipdec.runtime.serving.http.logs import RequestRecord
+from skipdec.runtime.serving.http.protocol import ApiError
 from skipdec.runtime.tokens.outputs import StreamDelta
 
 LONG: dict[str, Any] = {"max_tokens": 50, "ignore_eos": True, "temperature": 0}
@@ -66,6 +71,19 @@ def test_long_answers_equal_short_ones(server: Running) -> None:
     assert int(many.headers["content-length"]) == len(many.content) > 1 << 16
     (choice,) = alone.json()["choices"]
     assert [one | {"index": 0} for one in many.json()["choices"]] == [choice] * 20
+
+
+def test_a_client_that_disconnects_as_its_request_is_ready_is_not_served() -> None:
+    record = RequestRecord("", "POST", "/", 0.0, 0)
+
+    @asynccontextmanager
+    async def running_for(*_: object) -> AsyncIterator[None]:
+        yield
+        record.disconnected = True
+
+    request, models = SimpleNamespace(receive=None), SimpleNamespace(running_for=running_for)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ApiError, match="the client went"):
+        asyncio.run(_beside(request, models, record, threads, int))  # type: ignore[arg-type]
 
 
 def test_deltas_a_slow_client_has_not_read_become_several_events() -> None:
