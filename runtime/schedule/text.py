@@ -30,7 +30,7 @@ _SHOWN_NAMES = {  # of fields, in problems of a notation
     **{field: option for option, field in _FIELDS.items()},
     "num_layers": "the model's layers",
 }
-_NAMES = re.compile("|".join(_SHOWN_NAMES))
+_NAMES = re.compile("|".join((r"'[^']*'", r'"[^"]*"', *_SHOWN_NAMES)))  # values stay as they are
 
 
 def _number(text: str) -> float:
@@ -81,7 +81,10 @@ def make_schedule(text: str, arguments: Mapping[str, Any]) -> ExitSchedule:
     except ScheduleError as error:
         if beyond_notation(text):
             raise
-        problems = [_NAMES.sub(lambda name: _SHOWN_NAMES[name[0]], each) for each in error.problems]
+        problems = [
+            _NAMES.sub(lambda name: _SHOWN_NAMES.get(name[0], name[0]), each)
+            for each in error.problems
+        ]
         raise ScheduleError(f"schedule {shown(text)}", *problems) from None
 
 

@@ -128,6 +128,7 @@ def test_short_forms_have_a_canonical_form(short: str, canonical: str) -> None:
         ("linear:max=30,min=8,horizon=4", "max is 30; allowed: 1 to the model's layers, 24"),
         ("linear:max=6,min=8,horizon=4", "min is 8; allowed: 1 to max, 6"),
         ("table:table=8/9/4", r"table\[0\] is 8, below max, 9; .* budgets never grow"),
+        ("linear:max=9,min=8,horizon=4,placement=max_exit_layer", "placement is 'max_exit_layer'"),
         ("d3:min=1,alpha=0.5,max=1" + "0" * 400, "max is 1000"),
     ],
 )
