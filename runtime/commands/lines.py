@@ -183,8 +183,7 @@ class RecordRunner:
         self._chunk_size = chunk_size
         self._cancelled = cancelled
         self._schedule = schedule
-        self._resolved: dict[tuple[str | ExitSchedule | None, int], ExitSchedule] = {}
-        own = self._resolve(schedule, 1)
+        own = generator.resolve_schedule(schedule, max_tokens=1)
         self._todo = [
             self._check(record)
             for record in records
@@ -238,21 +237,13 @@ class RecordRunner:
             )
         except UsageError as error:
             return BadRecord(record.line, record.record_id, joined(error.problems))
-        if record.schedule is None:
-            return Checked(record, request, self._resolve(self._schedule, request.max_tokens))
+        wanted = self._schedule if record.schedule is None else record.schedule
         try:
-            schedule = self._resolve(record.schedule, request.max_tokens)
+            schedule = generator.resolve_schedule(wanted, max_tokens=request.max_tokens)
         except ScheduleError as error:
             text = f"{error.subject} {joined(error.problems)}"
             return BadRecord(record.line, record.record_id, text)
         return Checked(record, request, schedule)
-
-    def _resolve(self, schedule: str | ExitSchedule | None, max_tokens: int) -> ExitSchedule:
-        """Return the schedule of a request, cached: resolving takes as long as reading a line."""
-        key = schedule, max_tokens
-        if key not in self._resolved:
-            self._resolved[key] = self._generator.resolve_schedule(schedule, max_tokens=max_tokens)
-        return self._resolved[key]
 
     def _generate(
         self, items: Sequence[Checked], on_progress: Progress, attempt: Attempt
