@@ -28,14 +28,14 @@ def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return _cpuinfo_value(cpuinfo, ("model name",))
 
 
-def integer_products_may_saturate(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def integer_products_may_saturate() -> bool:
     """Return True if this processor adds pairs of u8 x s8 products in 16 bits (x86 without VNNI).
 
     ``vpmaddubsw`` saturates: 2 * 255 * 127 = 64770 > 32767. ARM adds in 32 bits.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
-    return not processor_flags(cpuinfo) & _EXACT_INTEGER_PRODUCTS
+    return not processor_flags() & _EXACT_INTEGER_PRODUCTS
 
 
 def available_cores() -> int:

@@ -24,7 +24,6 @@ RecordId = str | int
 _MAX_PROBLEMS = 20  # of one line, shown in its message
 _MAX_LINE = 16 * 2**20  # bytes
 _MAX_SCHEDULE = 500  # characters
-_MAX_SHOWN = 80  # characters of a bad value
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
 _MESSAGES: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 _PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _IDS]}
@@ -70,12 +69,12 @@ class PromptLine(SamplingParams):
             seen = " and ".join(given or names)
             yield f"{seen} are {'given' if given else 'missing'}; give one of them"
         elif not isinstance(self.prompt, str | list | None):
-            yield f"prompt is {self.prompt!r:.{_MAX_SHOWN}}; allowed: a text, or token ids"
+            yield f"prompt is {shown(self.prompt)}; allowed: a text, or token ids"
         elif not isinstance(self.prompt_token_ids, list | None):
-            ids = f"{self.prompt_token_ids!r:.{_MAX_SHOWN}}"
+            ids = shown(self.prompt_token_ids)
             yield f"prompt_token_ids is {ids}; allowed: a list of token ids"
         elif not isinstance(self.messages, list | None):
-            yield f"messages is {self.messages!r:.{_MAX_SHOWN}}; allowed: a list of messages"
+            yield f"messages is {shown(self.messages)}; allowed: a list of messages"
         if self.messages is None:
             if self.chat_template_kwargs:
                 yield "`chat_template_kwargs` needs `messages`"
@@ -184,8 +183,8 @@ def json_object(line: bytes) -> dict[str, Any] | None:
 def joined(problems: Sequence[str]) -> str:
     """Return problems as one text, shortened, since a line may have a problem for each key."""
     more = len(problems) - _MAX_PROBLEMS
-    shown = [*problems[:_MAX_PROBLEMS], *([f"and {more} more problems"] if more > 0 else [])]
-    return "; ".join(shown)
+    kept = [*problems[:_MAX_PROBLEMS], *([f"and {more} more problems"] if more > 0 else [])]
+    return "; ".join(kept)
 
 
 def _parse(number: int, line: bytes, defaults: SamplingParams) -> Record | BadRecord:

@@ -44,10 +44,7 @@ class AsyncEngine(EngineService):
         """
         with ExitStack() as held:
             held.callback(generator.close)
-            super().__init__(
-                InputProcessor.of_generator(generator, options.draft, options.max_model_len),
-                options.max_waiting,
-            )
+            super().__init__(InputProcessor.of_generator(generator, options), options.max_waiting)
             self._generator = generator
             self._batch = held.enter_context(generator.running_batch(options))
             self._loop = EngineLoop(self._batch, generator.model.num_layers, self._requests.take)

@@ -61,10 +61,8 @@ class InputProcessor:
         )
 
     @classmethod
-    def of_generator(
-        cls, generator: Generator, draft: str | None = None, max_model_len: int | None = None
-    ) -> Self:
-        """Describe the bundle that ``generator`` runs, with ``draft`` or its own drafts.
+    def of_generator(cls, generator: Generator, options: OpenOptions) -> Self:
+        """Describe the bundle that ``generator`` runs, with the drafts of ``options`` or its own.
 
         Raises UsageError for drafts that do not fit the bundle.
         """
@@ -74,8 +72,8 @@ class InputProcessor:
             generator.tokenizer,
             generator.kernels,
             generator.schedules,
-            generator.drafts.resolve(draft),
-            max_model_len,
+            generator.drafts.resolve(options.draft),
+            options.max_model_len,
         )
 
     def close(self) -> None:
