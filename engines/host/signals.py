@@ -11,6 +11,14 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number if it has none, like most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class Interrupted(KeyboardInterrupt):
     """One of ``SIGNALS``, by ``number``; a KeyboardInterrupt, so SIGTERM ends work like Ctrl-C."""
 

@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 
 from .. import errors
 from ..errors import SkipDecError
+from .signals import signal_name
 from .tied import tied_command
 
 _STDERR_SHOWN = 2000  # characters, from the end
@@ -57,7 +58,7 @@ class WorkerCrashError(Exception):
             return self.limit
         lines = self.output.splitlines()
         if self.code < 0:  # a library says why first, Python last
-            how, why = f"was ended by {signal.Signals(-self.code).name}", lines[:1]
+            how, why = f"was ended by {signal_name(-self.code)}", lines[:1]
         else:
             how, why = f"exited with code {self.code}", lines[-1:]
         return f"{how} ({why[0]})" if why else how

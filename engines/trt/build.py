@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import EngineBuildError, EnvironmentMismatchError
 from ..host.gpus import survey_gpus
+from ..host.signals import signal_name
 from ..host.worker import WorkerCrashError, run_worker
 from ..manifest import TensorSpec
 from .library import TensorRtTarget, load_library
@@ -189,7 +190,7 @@ def _crashed(engine: str, crash: WorkerCrashError) -> EngineBuildError:
     if crash.code == -signal.SIGKILL:
         problem = "the builder was killed (SIGKILL), as happens when memory runs out; lower --jobs"
     elif crash.code < 0:
-        problem = f"the builder crashed ({signal.Signals(-crash.code).name}) on this graph"
+        problem = f"the builder crashed ({signal_name(-crash.code)}) on this graph"
     else:
         problem = f"the building process ended with code {crash.code}"
     return EngineBuildError(f"engine {engine}", crash.describe(problem))

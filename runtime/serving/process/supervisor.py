@@ -17,7 +17,7 @@ from time import monotonic
 
 from ....engines.errors import BundleError, ClosedError, SkipDecError, WorkerDiedError
 from ....engines.host.processor import huge_pages_environment
-from ....engines.host.signals import SIGNALS
+from ....engines.host.signals import SIGNALS, signal_name
 from ....engines.host.tied import tied_command
 from ...kv.plans import SlotMemory
 from ...scheduling.stats import EngineStats
@@ -65,11 +65,7 @@ class WorkerProcess:
             self._process.wait(_LAST_SECONDS)
         self._process.kill()
         code = self._process.wait()
-        if code >= 0:
-            return f"exit code {code}"
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
-        return f"killed by signal {-code}"
+        return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
 
 
 class Deaths:

@@ -118,6 +118,7 @@ def test_a_worker_gets_this_environment_and_the_given_variables() -> None:
         ("import time; time.sleep(60)", 0.5, "took more than 0.5 s"),
         ("bytes(1 << 40)", 60, "exited with code 1 (MemoryError)"),
         ("import os; os.abort()", 60, "was ended by SIGABRT"),
+        ("import os; os.kill(os.getpid(), 40)", 60, "was ended by signal 40"),  # has no name
     ],
 )
 def test_a_worker_that_exceeds_a_limit_ends_with_the_reason(
