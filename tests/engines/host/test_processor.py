@@ -73,7 +73,7 @@ def test_onnxruntime_computes_int8_products_without_saturation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str, expected: str | None
 ) -> None:
     monkeypatch.setattr(processor.platform, "machine", lambda: machine)
-    monkeypatch.setattr(processor, "processor_flags", lambda _: frozenset(flags.split()))
+    monkeypatch.setattr(processor, "processor_flags", lambda: frozenset(flags.split()))
     entry = "session.x64quantprecision"
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2))
     options = cpu_session_options(1, bundle, bundle.manifest.engines[1])

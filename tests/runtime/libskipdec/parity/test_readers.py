@@ -158,7 +158,7 @@ PLACES: tuple[tuple[str, Any, str], ...] = (
             "outputs": [],
             "step_bytes": 0,
         },
-        "candidates: is engine head, a head; expected: candidates, a candidates without",
+        "candidates: is engine head, a head without layer_index; expected: candidates, a",
     ),
 )
 PLACES_OF_DRAFTS: tuple[tuple[str, Any, str], ...] = (

@@ -256,7 +256,7 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     ),
     "unknown_behavior": (
         lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3}, behavior="isolated")),
-        'pre_tokenizer.behavior: is unknown: "isolated"',
+        'pre_tokenizer.behavior: is "isolated"; allowed: Removed, Isolated',
     ),
     "two_patterns": (
         lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3, "String": "a"})),

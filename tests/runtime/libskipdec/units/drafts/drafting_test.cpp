@@ -56,7 +56,7 @@ TEST_P(BadDraftTest, IsRefusedWithWhatIsAllowed) {
 INSTANTIATE_TEST_SUITE_P(
     Texts, BadDraftTest,
     ::testing::Values(
-        Reading{"", "'' is unknown; allowed: own, lookup, ends:N, first:N, trained, or"},
+        Reading{"", "'' is unknown; allowed: own, lookup, ends:N, first:N, trained, off or auto"},
         Reading{"own+off", "'off' stands alone; allowed: own"},
         Reading{"own+own", "'own' is named twice; name it once"},
         Reading{"ends:3+own", "'ends:3' always proposes, so what follows it is never asked"},
