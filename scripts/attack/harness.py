@@ -26,6 +26,7 @@ from typing import Literal
 from skipdec.engines.bundle.files import file_record
 from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import SkipDecError
+from skipdec.engines.host.signals import signal_name
 
 _MOST_BYTES = 65536  # maximum of an outcome's text
 
@@ -135,7 +136,7 @@ def run_forked(work: Callable[[], str], *, seconds: float, memory: int) -> Outco
     kind, _, text = content.decode(errors="replace").partition("\n")
     if kind in ("value", "error", "traceback"):
         return Outcome(kind, text)  # type: ignore[arg-type]  # written by _report
-    ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else str(status)
+    ended_by = signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else str(status)
     return Outcome("crash", f"{ended_by}\n{content.decode(errors='replace')}")
 
 

@@ -66,7 +66,7 @@ async def read_request(
     content = await _read_body(request, config.read_timeout)
     is_short = is_small(content)
     parse = kind.parse
-    beside = partial(_beside, request, models, record)
+    beside = partial(run_beside, request, models, record)
     body = parse(content) if is_short else await beside(models.preparation, partial(parse, content))
     model = models.named(body.model)
     record.model, record.schedule, record.prompts = model.name, body.schedule, len(body.prompts)
@@ -82,7 +82,7 @@ async def read_request(
     return body, model, prepared
 
 
-async def _beside(
+async def run_beside(
     request: HttpRequest,
     models: ServedModels,
     record: RequestRecord,

@@ -14,7 +14,7 @@ import pytest
 from http_servers import Running
 from starlette.responses import StreamingResponse
 
-from skipdec.runtime.serving.http.completions import _beside, by_completion
+from skipdec.runtime.serving.http.completions import by_completion, run_beside
 from skipdec.runtime.serving.http.documents import event, json_answer
 from skipdec.runtime.serving.http.logs import RequestRecord
 from skipdec.runtime.serving.http.protocol import ApiError
@@ -83,7 +83,7 @@ def test_a_client_that_disconnects_as_its_request_is_ready_is_not_served() -> No
 
     request, models = SimpleNamespace(receive=None), SimpleNamespace(running_for=running_for)
     with ThreadPoolExecutor(1) as threads, pytest.raises(ApiError, match="the client went"):
-        asyncio.run(_beside(request, models, record, threads, int))  # type: ignore[arg-type]
+        asyncio.run(run_beside(request, models, record, threads, int))  # type: ignore[arg-type]
 
 
 def test_deltas_a_slow_client_has_not_read_become_several_events() -> None:
