@@ -56,10 +56,6 @@ _PROMPT = {
         {"type": "array", "items": _IDS, "maxItems": MAX_PROMPTS},
     ]
 }
-_LONGEST = {  # checked before the entries are
-    "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
-    "stream_options": (8, "options"),
-}
 _STREAM_OPTIONS = ("include_usage", "include_obfuscation")  # of OpenAI's API
 _STOP = (
     f"a non-empty string of up to {MAX_STOP_CHARACTERS} characters or a list of up to {MAX_STOPS} "
@@ -203,10 +199,12 @@ class TextRequest(SamplingParams):
         document = parse_body(body)
         if not isinstance(document, dict):
             raise UsageError("body", f"is not a JSON object; give one with {cls.content}")
-        for name, (most, words) in _LONGEST.items():
-            if isinstance(value := document.get(name), list | dict) and len(value) > most:
+        for name, value in document.items():  # before entries are copied, checked and shown
+            entries = len(value) if isinstance(value, list | dict) else 0
+            if entries > MAX_STOP_TOKEN_IDS and name != cls.content:
                 raise ConfigurationError(
-                    cls.__name__, f"`{name}` is {len(value):,} {words}; allowed: {most:,}"
+                    cls.__name__,
+                    f"`{brief(name)}` has {entries:,} entries; allowed: {MAX_STOP_TOKEN_IDS:,}",
                 )
         given = {name: value for name, value in document.items() if value is not None}
         return cls(**cls._supported(given))

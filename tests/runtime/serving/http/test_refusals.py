@@ -90,6 +90,8 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SCORED | {"prompt": [[5], []]}, 400, "no tokens"),
     (COMPLETIONS, SCORED | {"prompt": [[5] * 65]}, 400, "65 tokens"),
     # Bodies.
+    (COMPLETIONS, SHORT | {"stop": [0.5] * 1025}, 400, "stop has 1,025 entries; allowed: 1,024"),
+    (COMPLETIONS, SHORT | {"other": [0.5] * 1025}, 400, "other has 1,025 entries"),
     (COMPLETIONS, b"", 400, "JSON"),
     (COMPLETIONS, b"{", 400, "^body: is not JSON"),
     (COMPLETIONS, b"[]", 400, "is not a JSON object"),
