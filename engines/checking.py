@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -238,6 +239,11 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+def name_of(path: str | Path) -> str:
+    """Return the last part of the path to which ``path`` leads, even in a loop of links."""
+    return Path(os.path.realpath(expanded(path))).name
 
 
 def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from ...engines.checking import Option, ValidatedConfig, expanded
+from ...engines.checking import Option, ValidatedConfig, expanded, name_of
 from ...engines.errors import UsageError
 from ...runtime.drafting.config import canonical_drafts
 from ...runtime.measuring.meter import SECONDS
@@ -36,7 +36,7 @@ class BundleChoice:
             if equals and name and path and not Path(text).exists():
                 choices.append(cls(name, expanded(path)))
             else:
-                choices.append(cls(expanded(text).resolve().name, expanded(text)))
+                choices.append(cls(name_of(text), expanded(text)))
                 plain.append(choices[-1].label)
         problems = [
             f"{name!r} names {plain.count(name)} bundles; write NAME=PATH: different names to "

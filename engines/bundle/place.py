@@ -216,7 +216,7 @@ class Place:
             problems.append("is the root of the file system; name a directory below it")
         if target.name == "-":
             problems.append(NOT_STDOUT)
-        if target.exists() and not is_empty_directory(target):
+        if os.path.lexists(target) and not is_empty_directory(target):
             if not (target / self.mark).is_file():
                 problems.append(
                     f"exists and is not {self.kind}; choose another name or move it away"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def output_path(config: BuildConfig, source: EngineBundle) -> Path:
 
 
 def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
-    if output.resolve() == source.path:
+    if Path(os.path.realpath(output)) == source.path:
         raise UsageError(str(output), "is the source bundle; choose another --output")
     check_target(output, force=force)
 

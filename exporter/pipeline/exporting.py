@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import bundle_place
 from ...engines.bundle.writer import check_target
-from ...engines.checking import Problems, expanded
+from ...engines.checking import Problems, name_of
 from ...engines.errors import (
     EnvironmentMismatchError,
     UnsupportedModelError,
@@ -138,7 +138,7 @@ def output_path(config: ExportConfig) -> Path:
     >>> output_path(ExportConfig(model="facebook/opt-1.3b", dtype="float16")).name
     'opt-1.3b-fp16.skipdec'
     """
-    stem = expanded(hub_id(config.model)).resolve().name
+    stem = name_of(hub_id(config.model))
     return bundle_path(config, stem, config.dtype)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
+from ....engines.checking import name_of
 from ....engines.errors import ClosedError, SkipDecError, UsageError
 from ....engines.host.process import raise_descriptor_limit
 from ....engines.host.signals import SIGNALS
@@ -45,7 +46,7 @@ class ServedBundle:
         """Read ``PATH``, whose last part is the name, or ``NAME=PATH``."""
         name, is_named, path = text.partition("=")
         if not is_named:
-            return cls(Path(text).resolve().name, Path(text))
+            return cls(name_of(text), Path(text))
         if not name or not path:
             raise UsageError("BUNDLE", f"is {text!r}; allowed: PATH or NAME=PATH")
         return cls(name, Path(path))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from ....engines.checking import Option, expanded
+from ....engines.checking import Option, name_of
 from ....engines.errors import UsageError, shown
 from ...opening import OpenOptions
 
@@ -78,4 +78,4 @@ class TritonRepositoryConfig(ModelSettings):
         """The name of each bundle's model."""
         if self.name is not None:
             return (self.name,)
-        return tuple(expanded(bundle).resolve().name for bundle in self.bundles)
+        return tuple(name_of(bundle) for bundle in self.bundles)

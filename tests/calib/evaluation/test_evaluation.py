@@ -242,8 +242,10 @@ def test_impossible_settings_are_refused_together(config: EvaluationConfig) -> N
 def test_bundles_are_named_by_the_user_or_by_their_directory(tmp_path: Path) -> None:
     strange = tmp_path / "a=b"
     strange.mkdir()
-    choices = BundleChoice.parse_all(["runs/x2", "tuned=runs/a", "tuned=runs/b", str(strange)])
-    assert [choice.label for choice in choices] == ["x2", "tuned", "tuned", "a=b"]
+    (loop := tmp_path / "loop").symlink_to(loop)
+    texts = ["runs/x2", "tuned=runs/a", "tuned=runs/b", str(strange), str(loop)]
+    choices = BundleChoice.parse_all(texts)
+    assert [choice.label for choice in choices] == ["x2", "tuned", "tuned", "a=b", "loop"]
     with pytest.raises(UsageError, match="'x2' names 2 bundles; write NAME=PATH"):
         BundleChoice.parse_all(["one/x2", "two/x2"])
 

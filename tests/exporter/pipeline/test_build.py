@@ -184,6 +184,12 @@ def test_missing_canonical_engines_are_reported_with_other_problems(
         assert words in text
 
 
+def test_a_loop_of_links_is_no_output(source: Path, tmp_path: Path) -> None:
+    (loop := tmp_path / "loop").symlink_to(loop)
+    with pytest.raises(SkipDecError, match="exists and is not a bundle"):
+        built(source, loop)
+
+
 def test_a_damaged_source_is_not_compiled(source: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(source, tmp_path / "copy"))
     weights = copy / "engines/canonical/layer_001.weights"

@@ -10,7 +10,13 @@ from command_line import run
 from fixture_types import Checkpoints, Exported
 
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
+from skipdec.engines.errors import (
+    CapacityError,
+    CheckpointError,
+    ScheduleError,
+    SkipDecError,
+    UnsupportedModelError,
+)
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export, output_path, plan_export
@@ -75,6 +81,12 @@ def test_planning_a_huge_model_is_quick_and_writes_nothing(
 )
 def test_the_output_is_named_after_model_and_precision(values: dict[str, str], name: str) -> None:
     assert output_path(ExportConfig(**values)).name == name
+
+
+def test_a_loop_of_links_is_no_model(tmp_path: Path) -> None:
+    (loop := tmp_path / "loop").symlink_to(loop)
+    with pytest.raises(CheckpointError, match=r"loop \| does not exist"):
+        plan_export(ExportConfig(model=str(loop)))
 
 
 def test_every_problem_is_listed_before_any_work(directory: Path, tmp_path: Path) -> None:

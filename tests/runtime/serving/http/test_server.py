@@ -352,6 +352,11 @@ def test_a_port_refuses_connections_at_all_addresses_of_a_host_until_the_server_
     server.run()
 
 
+def test_a_loop_of_links_has_a_name(tmp_path: Path) -> None:
+    (loop := tmp_path / "loop").symlink_to(loop)
+    assert ServedBundle.parse(str(loop)) == ServedBundle("loop", loop)
+
+
 def test_names_and_addresses_are_checked_at_creation(tiny: ServedBundle, server: Running) -> None:
     def make(*bundles: ServedBundle, port: int = 0, host: str = "127.0.0.1") -> HttpServer:
         return HttpServer(bundles, in_thread(), ServerConfig(host=host, port=port))

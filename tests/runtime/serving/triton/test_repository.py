@@ -93,6 +93,13 @@ def test_invalid_options_are_refused_before_anything_is_written(
     assert not (tmp_path / "r").exists()
 
 
+def test_a_loop_of_links_is_no_bundle(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(SkipDecError, match=r"loop \| does not exist"):
+        write_triton_repository(TritonRepositoryConfig(bundles=(loop,), output=tmp_path / "r"))
+
+
 def test_two_bundles_with_one_name_are_refused(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="2 bundles are called"):
         TritonRepositoryConfig(bundles=(bundle, bundle), output=tmp_path)
