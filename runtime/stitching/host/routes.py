@@ -129,6 +129,6 @@ class Route:
     layout: PassLayout
     stops: list[Stop]
     embed: Binding
-    head: Binding
+    head: Binding  # of a pass; a draft step has one for the rows that draft
     logits: HostLogits  # in the order of the given rows and their tokens
     drafting: DraftRows | None  # only for a draft step

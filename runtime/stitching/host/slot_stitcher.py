@@ -107,8 +107,10 @@ class HostSlotStitcher(SlotStitcher):
         drafting.require_positions(self._cache, rows)
         fed = drafting.fed(self._cache, rows)
         route = known or self._remember(self._find_route(fed, made_of, drafting))
-        self._workspace.head_positions[: len(rows)] = route.layout.given_firsts[: len(rows)]
         self._call_engines(route, fed)
+        workspace, layout = self._workspace, route.layout
+        workspace.head_positions[: len(rows)] = layout.given_firsts[: len(rows)]
+        workspace.draft_head(layout.num_tokens, len(rows)).run()
         return route.logits
 
     @override
@@ -143,6 +145,7 @@ class HostSlotStitcher(SlotStitcher):
         route = self._known_route(fed) or self._remember(self._pass_route(rows, fed))
         reads = () if self._trained is None else self._engines.reads
         self._call_engines(route, rows, reads)
+        route.head.run()
         if self._trained is not None:
             states = self._workspace.trained.kept
             for row, first in zip(rows, route.layout.given_firsts, strict=True):
@@ -156,7 +159,7 @@ class HostSlotStitcher(SlotStitcher):
     def _call_engines(
         self, route: Route, rows: Sequence[StepRow], reads: Sequence[int] = ()
     ) -> None:
-        """Run a route; keep the states after each number of layers in ``reads``."""
+        """Run a route up to its head; keep the states after each number of layers in ``reads``."""
         whole, layout = self._workspace.whole, route.layout
         tokens = [token for index in layout.order for token in rows[index].tokens]
         starts = [rows[index].position for index in layout.order]
@@ -182,7 +185,6 @@ class HostSlotStitcher(SlotStitcher):
         self._scatter(group)
         for index in range(num_kept, len(reads)):
             self._keep(index, len(tokens))
-        route.head.run()
 
     def _keep(self, index: int, tokens: int) -> None:
         """Keep the current states of the pass's ``tokens`` as the ``index``-th that are read."""
@@ -283,7 +285,6 @@ class HostSlotStitcher(SlotStitcher):
         workspace, layout = self._workspace, PassLayout.of(rows, residents)
         embed, head = workspace.ends(layout.num_tokens)
         if drafting:
-            head = workspace.draft_head(layout.num_tokens, len(drafting.numbers))
             logits = HostLogits(workspace.draft_logits)
         else:
             given = zip(layout.given_firsts, rows, strict=True)

@@ -230,3 +230,19 @@ def test_draft_steps_are_bound_once(stitcher: FedStitcher) -> None:
             assert not stitcher.slots.has_found_route
     finally:
         stitcher.slots.reset()
+
+
+def test_a_draft_step_is_repeated_after_steps_of_a_thousand_other_sizes(
+    exported: Callable[..., Path],
+) -> None:
+    """Heads are bound for each number of rows and of rows that draft; old ones are released."""
+    num_rows, repeated = 45, 34  # the 1,024th pair of both numbers
+    drafting = [DraftRow(row, 8, 3) for row in range(num_rows)]
+    with fed_stitcher(exported("pre_norm"), max_rows=num_rows) as stitcher:
+        for row in range(num_rows):
+            one = {"row": row, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 4}
+            stitcher.run([{"begin": one}])
+            for count in range(1, row + 2):
+                stitcher.slots.draft(drafting[:count], PLANS[2])
+        logits = stitcher.slots.draft(drafting[:repeated], PLANS[2]).logits
+        np.testing.assert_array_equal(logits[0], logits[repeated - 1])

@@ -257,16 +257,16 @@ class Drafting(FedStitcher):
 
 
 @contextmanager
-def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
-    """Open the bundle's engines, on one thread of a CPU, with slots for four rows."""
+def fed_stitcher(path: Path, device: str = "cpu", max_rows: int = 4) -> Iterator[FedStitcher]:
+    """Open the bundle's engines, on one thread of a CPU, with slots for ``max_rows`` rows."""
     bundle = EngineBundle.open(path)
     threads = 1 if device == "cpu" else None
     backend = open_backend(bundle.manifest.target, device=device, threads=threads)
-    stitcher = load_stitcher(bundle, backend, 4, lambda rows: rows)
+    stitcher = load_stitcher(bundle, backend, max_rows, lambda rows: rows)
     layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
     positions = bundle.manifest.model.max_seq_len
     capacity = None if device == "cpu" else positions + MAX_DRAFT_TOKENS
-    limits = Limits(4, positions, KV_BYTES, capacity=capacity)
+    limits = Limits(max_rows, positions, KV_BYTES, capacity=capacity)
     pool = BufferPool(backend.memory, KV_BYTES)
     slots = make_slots(stitcher, pool, SlotMemory(limits, layout, bundle.manifest.model.num_layers))
     try:
