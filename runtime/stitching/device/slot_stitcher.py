@@ -139,7 +139,10 @@ class DeviceSlotStitcher(SlotStitcher):
 
     @override
     def discard(self, row: int) -> None:
-        """Zero the row's slots and free them, because NaN would spoil the next row's attention."""
+        """Zero the row's slots and free them, and the memory that its prompt may have shared.
+
+        NaN in them would spoil the next row's attention.
+        """
         for layer in range(self.memory.num_cached):
             residents = self._cache.residents(layer)
             if row in residents:
@@ -148,12 +151,14 @@ class DeviceSlotStitcher(SlotStitcher):
                     unused = cast(DeviceTensor, tensor[slot:])
                     self._engines.device.fill(unused.address, unused.nbytes, 0)
         self.release(row)
+        self._pool.trim()
 
     def reset(self) -> None:
         """Free all rows and graphs after a failure, because both may be wrong."""
         super().reset()
         self._ahead = None
         self._engines.drop_graphs(self.limits)
+        self._pool.trim()
 
     @override
     def close(self) -> None:

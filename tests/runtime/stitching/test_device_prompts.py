@@ -11,9 +11,10 @@ from device_generators import Exported, Open, device_of, on_onnxruntime
 from random_requests import run_all, texts
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.errors import LogitsError
+from skipdec.engines.errors import LogitsError, SkipDecError
 from skipdec.engines.memory import DeviceTensor, Tensor
 from skipdec.runtime.kv.cache import SlotCache
+from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
 from skipdec.runtime.tokens.sampler import Sampler
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -105,3 +106,27 @@ def test_a_failed_call_frees_its_caches(
             generator.generate([[5, 6, 7]], GREEDY)
     assert generator.kv_memory.held == 0
     assert generator.generate([[5, 6, 7]], GREEDY)[0].outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("fails", ["a row", "an engine"])
+def test_a_failure_in_a_running_batch_frees_unused_memory(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A failed prompt may have left NaN in the memory that its layers shared."""
+    failing, method = (
+        (Sampler, "take_best") if fails == "a row" else (DeviceSlotStitcher, "prefill")
+    )
+
+    def fail(*_: object) -> object:
+        raise SkipDecError("logits", "all are NaN")
+
+    with generator.running_batch(admission="fcfs") as batch:
+        batch.add([5] * LENGTH, GREEDY, schedule="3x")
+        run_all(batch)
+        assert generator.kv_memory.held > 0
+        with monkeypatch.context() as patch:
+            patch.setattr(failing, method, fail)
+            number = batch.add([5] * LENGTH, GREEDY, schedule="3x")
+            run_all(batch)
+        assert batch.take(number).outputs[0].finish_reason == "error"
+        assert generator.kv_memory.held == 0
