@@ -19,7 +19,10 @@ CHECKING_CLIENT = "skipdec triton check"
 """The client name of these requests, which don't wait: a busy model answers them at once."""
 
 _ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0, "client": CHECKING_CLIENT}
-_FAILURES = (OSError, ValueError, HTTPException)  # if the server is dead or does not speak HTTP
+
+
+class _NoAnswerError(Exception):
+    """The server is dead, refuses the request, or does not speak HTTP."""
 
 
 @dataclass(frozen=True)
@@ -56,39 +59,44 @@ def _root(url: str) -> str:
 def _ready_models(root: str, timeout: float) -> list[str]:
     try:
         index = _post(f"{root}/v2/repository/index", {"ready": True}, timeout)
-    except _FAILURES as error:
-        raise SkipDecError(root, f"does not list its models ({_reason(error)})") from error
-    match index:
-        case [{"name": _}, *_]:
-            return [model["name"] for model in index]
-    raise SkipDecError(root, f"has no model that is ready; it answered {index!r:.200}")
+    except _NoAnswerError as error:
+        raise SkipDecError(root, f"does not list its models ({error})") from error
+    models = index if isinstance(index, list) else []
+    names = [model["name"] for model in models if isinstance(model, dict) and "name" in model]
+    if not names or len(names) < len(models):
+        raise SkipDecError(root, f"has no model that is ready; it answered {index!r:.200}")
+    return list(map(str, names))
 
 
 def _check(root: str, name: str, timeout: float) -> Liveness:
     start = perf_counter()
     problem = None
     try:
-        answer = _post(f"{root}/v2/models/{quote(name)}/generate", _ONE_TOKEN, timeout)
+        url = f"{root}/v2/models/{quote(name, errors='replace')}/generate"
+        answer = _post(url, _ONE_TOKEN, timeout)
         if not isinstance(answer, dict) or "text_output" not in answer:
             problem = f"answered {answer!r:.200}"
-    except _FAILURES as error:
-        problem = _reason(error)
+    except _NoAnswerError as error:
+        problem = str(error)
     return Liveness(name, perf_counter() - start, problem)
 
 
 def _post(url: str, document: dict[str, Any], timeout: float) -> Any:  # noqa: ANN401  (any JSON)
-    request = Request(url, json.dumps(document).encode(), {"Content-Type": "application/json"})
-    with urlopen(request, timeout=timeout) as answer:
-        return json.load(answer)
-
-
-def _reason(error: OSError | ValueError | HTTPException) -> str:
-    """Return Triton's own message, if there is one."""
-    match error:
-        case HTTPError():
-            return error.read().decode(errors="replace").strip() or f"status {error.code}"
-        case URLError():
-            return str(error.reason)
-        case HTTPException():
-            return repr(error)  # the text may hold any bytes
-    return str(error)
+    """Return the server's answer. Raises _NoAnswerError with Triton's own message, if any."""
+    try:
+        request = Request(url, json.dumps(document).encode(), {"Content-Type": "application/json"})
+        with urlopen(request, timeout=timeout) as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        problem = f"status {error.code}"
+        with suppress(OSError, HTTPException):  # its text may be incomplete
+            problem = error.read().decode(errors="replace").strip() or problem
+    except URLError as error:
+        problem = str(error.reason)
+    except HTTPException as error:
+        problem = repr(error)  # the text may hold any bytes
+    except RecursionError:
+        problem = "answered JSON that is nested deeper than Python reads"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    raise _NoAnswerError(problem)

@@ -52,22 +52,19 @@ class ModelMetrics:
 
     def update(self, stats: EngineStats) -> None:
         """Send the values that have changed."""
-        if self._is_closed:
-            return
         for kind, name, label, value in _values(stats):
             sent = self._sent[name, label]
             if kind == "gauge" and value != sent:
-                self._metric(name, label).set(value)
+                self._send("set", value, name, label)
             elif kind == "counter" and value > sent:
-                self._metric(name, label).increment(value - sent)
+                self._send("increment", value - sent, name, label)
             else:
                 continue
             self._sent[name, label] = value
 
     def count_failure(self, reason: str) -> None:
         """Count a request that was answered with an error; ``reason`` is its class."""
-        if not self._is_closed:
-            self._metric(f"{FAILURE[0]}_total", f"{FAILURE[2]}={reason}").increment(1)
+        self._send("increment", 1, f"{FAILURE[0]}_total", f"{FAILURE[2]}={reason}")
 
     def clock(self) -> RequestClock:
         """Return the clock of a request that arrives now."""
@@ -75,12 +72,16 @@ class ModelMetrics:
 
     def observe(self, name: str, seconds: float) -> None:
         """Add a value to the histogram ``name``."""
-        self._metric(name).observe(seconds)
+        self._send("observe", seconds, name)
 
     def count_success(self, reasons: Iterable[str]) -> None:
         """Count a request that has ended; ``reasons`` are those of its completions."""
         for reason in reasons:
-            self._metric(f"{SUCCESS[0]}_total", f"{SUCCESS[2]}={reason}").increment(1)
+            self._send("increment", 1, f"{SUCCESS[0]}_total", f"{SUCCESS[2]}={reason}")
+
+    def _send(self, call: str, value: float, name: str, label: str = "") -> None:
+        if not self._is_closed:
+            getattr(self._metric(name, label), call)(value)
 
     def _metric(self, name: str, label: str = "", **options: Any) -> Any:  # noqa: ANN401
         if (name, label) not in self._metrics:

@@ -132,11 +132,17 @@ class TritonRequest(ValidatedConfig):
     params: SamplingParams = Field(default_factory=SamplingParams, description="made of the others")
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Read a request's tensors. Raises UsageError for anything that is not allowed in them."""
+    def from_tensors(cls, tensors: Mapping[str, Any]) -> Self:
+        """Read a request's tensors, by name, and refuse its parameters, which are no arrays.
+
+        Raises UsageError for anything that is not allowed.
+        """
         types = input_types()
-        if unknown := ", ".join(tensors.keys() - types.keys()):
+        if unknown := ", ".join(name for name in tensors if name not in types):
             raise UsageError(unknown, f"is unknown; allowed: {', '.join(types)}")
+        for name, value in tensors.items():
+            if not isinstance(value, np.ndarray):
+                raise UsageError(name, "is a parameter of the request; send it as an input")
         values = {name: types[name].value(name, array) for name, array in tensors.items()}
         for name, most in _LONGEST.items():
             if len(values.get(name) or "") > most:

@@ -69,6 +69,9 @@ OK = b"HTTP/1.1 200 OK\r\n"
         (OK + b"\r\n{", "Expecting property name"),
         (OK + b'\r\n{"data": []}', r"answered {'data': \[\]}"),
         (OK + b"\r\nnull", "answered None"),
+        (OK + b'\r\n[{"name": "good"}, 7]', r"answered \[{'name': 'good'}, 7\]"),
+        (OK + b"\r\n" + b"[" * 100_000, "nested deeper"),
+        (b"HTTP/1.1 500 Failed\r\nContent-Length: 9\r\n\r\n{", "status 500"),
     ],
 )
 def test_an_answer_that_is_not_tritons_is_shown(

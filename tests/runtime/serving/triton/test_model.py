@@ -77,3 +77,30 @@ def test_an_unknown_field_is_refused_by_name(backend: MagicMock) -> None:
     _, _, error = model._loop.call_soon_threadsafe.call_args.args
     assert str(error).startswith("max_tokes | is unknown; allowed: text_input, input_ids")
     assert "x-trace" not in str(error)
+
+
+def test_an_input_that_is_sent_as_a_parameter_is_refused(backend: MagicMock) -> None:
+    from skipdec.runtime.serving.triton.model import TritonPythonModel
+
+    backend.get_input_tensor_by_name.return_value = None
+    request, model = MagicMock(), TritonPythonModel()
+    request.parameters.return_value = '{"max_tokens": 5}'
+    model._loop = MagicMock()
+    model.execute([request])
+    _, _, error = model._loop.call_soon_threadsafe.call_args.args
+    assert str(error) == "max_tokens | is a parameter of the request; send it as an input"
+
+
+def test_no_metric_is_sent_after_the_model_was_closed(backend: MagicMock) -> None:
+    """Triton would not answer the message, and the thread would wait for ever."""
+    from skipdec.runtime.serving.triton.metrics import ModelMetrics
+
+    metrics = ModelMetrics("model", "1")
+    clock = metrics.clock()
+    metrics.close()
+    family = backend.MetricFamily.return_value
+    before = len(family.mock_calls)
+    clock.tick([StreamDelta(0, 0, (5, 6), "", None, layers=2)])
+    clock.end(["stop"])
+    metrics.count_failure("SkipDecError")
+    assert len(family.mock_calls) == before
