@@ -130,7 +130,10 @@ class _LinkHandler(logging.Handler):
         self._link = link
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._link.send(Logged(record.levelno, record.name, self.format(record)))
+        try:
+            self._link.send(Logged(record.levelno, record.name, self.format(record)))
+        except Exception:  # noqa: BLE001  (a line that can't be formatted or encoded)
+            self.handleError(record)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mutations import copy_bundle
-from steered_worker import RAISE
+from steered_worker import LOG, RAISE
 from workers import SHORT, steered, until
 
 from skipdec import Generator, WorkerDiedError
@@ -50,6 +50,14 @@ def test_an_exception_in_the_engine_thread_ends_the_worker(
 
     asyncio.run(main())
     assert "RuntimeError: a bug" in caplog.text
+
+
+def test_a_line_that_cannot_be_logged_ends_no_worker(bundle: Path) -> None:
+    async def main() -> None:
+        async with steered(bundle) as engine:
+            assert (await engine.generate([LOG], SHORT)).finished
+
+    asyncio.run(main())
 
 
 def test_a_worker_starts_as_soon_as_resources_suffice(
