@@ -85,7 +85,7 @@ def copy_weights(
             )
             options.add_initializer(tensor.name, value)
             values.append(value)
-    except (LookupError, ValueError) as error:
+    except (LookupError, RuntimeError, ValueError) as error:
         raise BundleError(
             f"engine {spec.name} ({bundle.file(spec.graph)})",
             f"its weights can't be found ({error}); export the model again",
@@ -217,4 +217,6 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
     while (byte := message[position]) & 0x80:
         number |= (byte & 0x7F) << shift
         shift, position = shift + 7, position + 1
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")
     return number | byte << shift, position + 1

@@ -116,3 +116,21 @@ def test_external_tensors_are_found_where_onnx_finds_them(
 def test_a_truncated_graph_is_refused(graph: bytes) -> None:
     with pytest.raises((ValueError, LookupError)):
         list(external_tensors(memoryview(graph)))
+
+
+@WITH_KERNELS
+def test_a_graph_that_names_a_weight_twice_is_refused(bundle: EngineBundle) -> None:
+    path = bundle.path / bundle.manifest.layers[0].graph
+    model = onnx.load(path, load_external_data=False)
+    weights = model.graph.initializer
+    weights.append(next(tensor for tensor in weights if tensor.external_data))
+    path.write_bytes(model.SerializeToString())
+    (record,) = (one for one in bundle.manifest.files if one.path.endswith("layer_000.onnx"))
+    object.__setattr__(record, "size", path.stat().st_size)
+    with pytest.raises(BundleError, match=r"(?s)layer_000 .*export the model again"):
+        OrtBackend(weights="copied").load(bundle, bundle.manifest.layers[0])
+
+
+def test_an_endless_number_in_a_graph_is_refused() -> None:
+    with pytest.raises(ValueError, match="ten bytes"):
+        list(external_tensors(memoryview(b"\0" + b"\x80" * 10 + b"\1")))
