@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..backends.device import Device, DeviceMemory, misplaced
 from ..backends.session import Binding, EngineBackend, EngineSession
-from ..errors import BundleError, UsageError
+from ..errors import BundleError, CapacityError, UsageError
 from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceBuffer, DeviceTensor, Tensor
 from .checks import check_engine, check_environment
@@ -45,9 +45,15 @@ class ScratchBuffer:
 
     def reserve(self, nbytes: int) -> None:
         """Make room for ``nbytes`` of an engine. Raises CapacityError if memory is short."""
-        if self._buffer is None or self._buffer.nbytes < nbytes:
-            self._buffer = None  # freed now unless bindings hold it
+        held = 0 if self._buffer is None else self._buffer.nbytes
+        if self._buffer is not None and held >= nbytes:
+            return
+        self._buffer = None  # freed now unless bindings hold it
+        try:
             self._buffer = self._memory.allocate(nbytes)
+        except CapacityError:
+            self._buffer = self._memory.allocate(held)  # for the engines loaded so far
+            raise
 
     def free(self) -> None:
         """Drop the memory; nothing may be bound afterwards."""

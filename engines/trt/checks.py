@@ -146,7 +146,7 @@ def _is_version_accepted(build: BuildSpec, installed: str) -> bool:
     if not build.version_compatible:
         return build.version == installed
     built, here = _numbers(build.version), _numbers(installed)
-    return built[0] == here[0] and built <= here
+    return built[:1] == here[:1] and built <= here
 
 
 def _is_gpu_accepted(build: BuildSpec, compute_capability: str) -> bool:
@@ -157,7 +157,7 @@ def _is_gpu_accepted(build: BuildSpec, compute_capability: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def layer_counts(network: Any) -> dict[str, int]:  # noqa: ANN401  (trt.INetworkDefinition)

@@ -13,7 +13,7 @@ import torch
 from backend_tensors import download, upload
 from tensorrt_machine import CAPACITY, Compiled, Machine, Tensors, edit_plan
 
-from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.engines.errors import CapacityError, SkipDecError, UsageError
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import DeviceTensor
 from skipdec.engines.trt.backend import TensorRtRtxBackend
@@ -58,6 +58,25 @@ def test_growing_scratch_memory_keeps_earlier_bindings_and_graphs_valid(
     machine.device.synchronize()
     assert first.scratch[0] in machine.device.freed
     assert later.scratch[0] not in machine.device.freed
+
+
+def test_an_engine_that_needs_too_much_scratch_memory_leaves_the_others_usable(
+    machine: Machine, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = compiled()
+    session = machine.load(bundle)
+    edit_plan(bundle, bundle.manifest.head, device_memory=9216)
+    allocate = machine.device.allocate
+
+    def scarce(nbytes: int) -> int:
+        return allocate(nbytes if nbytes < 9216 else 1 << 60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.device, "allocate", scarce)
+        with pytest.raises(CapacityError, match="needed at once"):
+            machine.load(bundle, "head")
+    machine.bind(session, rows=1).run()
+    machine.device.synchronize()
 
 
 @pytest.mark.parametrize(("rows", "step", "profile"), [(1, 1, 0), (8, 1, 0), (1, 2, 1), (4, 12, 1)])

@@ -50,6 +50,8 @@ def test_every_mismatched_tensor_is_named(machine: Machine, compiled: Compiled) 
         ({"version": "10.16.2.0"}, {}, f"TensorRT {VERSION}; installed here: 10.16.2.0"),
         ({"version": "11.4.0.106"}, {"version_compatible": True}, "installed here: 11.4"),
         ({"version": "10.15.0.1"}, {"version_compatible": True}, "installed here: 10.15"),
+        ({}, {"version": "x", "version_compatible": True}, "TensorRT x; installed here"),
+        ({}, {"compute_capability": "8.\u00b2", "hardware_compatible": True}, "GPU has 8.9"),
         ({"compute_capability": "9.0"}, {}, "compute capability 8.9; this GPU has 9.0"),
         ({"compute_capability": "7.5"}, {"hardware_compatible": True}, "this GPU has 7.5"),
     ],
