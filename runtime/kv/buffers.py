@@ -72,7 +72,7 @@ def pooled_size(nbytes: int) -> int:
 class BufferPool:
     """Keeps released buffers and hands them out again to requests of the same size class.
 
-    ``limit`` bounds all bytes held; None means no bound. The pool never holds more than was in use
+    ``limit`` bounds all bytes held. The pool never holds more than was in use
     at once since the last ``trim``, or ``least_idle``: an allocation beyond that first frees the
     buffers that have been idle longest. With ``keeps_idle`` it frees them only at the limit. If
     possible, a buffer goes back to the ``user`` that had it last, so that a repeated call gets the
@@ -82,12 +82,11 @@ class BufferPool:
     def __init__(
         self,
         memory: Memory,
-        limit: int | None = None,
+        limit: int,
         *,
         keeps_idle: bool = False,
         least_idle: int = 0,
     ) -> None:
-        assert limit is not None or not keeps_idle
         self.memory = memory
         self.limit = limit
         self._keeps_idle = keeps_idle
@@ -106,7 +105,7 @@ class BufferPool:
         idle buffers, or the memory can't be allocated.
         """
         size = pooled_size(nbytes)
-        if self.limit is not None and self.in_use_bytes + size > self.limit:
+        if self.in_use_bytes + size > self.limit:
             raise CapacityError(
                 "KV memory",
                 f"{size:,} bytes more than the {self.in_use_bytes:,} in use pass the limit of "
@@ -144,10 +143,8 @@ class BufferPool:
 
     def _idle_allowed(self) -> int:
         """Return how many bytes may be idle in addition to those in use."""
-        most = max(self._most_bytes, self._least_idle)
-        if self.limit is not None:
-            most = self.limit if self._keeps_idle else min(most, self.limit)
-        return most - self.in_use_bytes
+        most = self.limit if self._keeps_idle else max(self._most_bytes, self._least_idle)
+        return min(most, self.limit) - self.in_use_bytes
 
     def _drop_idle(self, allowed: int) -> None:
         """Free the longest-idle buffers until at most ``allowed`` bytes are idle."""

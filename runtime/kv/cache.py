@@ -13,27 +13,22 @@ from .plans import Capacities, KVPlan, SlotMemory
 
 
 class KVCache:
-    """Holds the caches of prompts that run: one per layer, or a scratch pair that all layers share.
+    """Holds the pairs of caches of prompts that run.
 
     The arrays belong to ``pool``; bindings to them must be dropped before ``close`` gives them
     back. As a context manager it closes on exit.
     """
 
     def __init__(self, pool: BufferPool, plan: KVPlan) -> None:
-        self.plan = plan
         self._pool = pool
         self._pairs: list[CachePair | None] = []
-        self._scratch: CachePair | None = None
-        layout, size = plan.layout, (plan.scratch_rows, plan.scratch_capacity)
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             try:
-                if plan.scratch_capacity:
-                    self._scratch = CachePair.acquire(pool, layout, *size, "scratch")
-                for layer, capacity in enumerate(plan.capacities):
-                    user = f"prompt {layer}"
+                for index, (rows, capacity) in enumerate(plan.sizes):
+                    user = f"prompt {index}"
                     self._pairs.append(
-                        CachePair.acquire(pool, layout, plan.rows, capacity, user)
+                        CachePair.acquire(pool, plan.layout, rows, capacity, user)
                         if capacity
                         else None
                     )
@@ -49,23 +44,17 @@ class KVCache:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def row(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's key and value [1, N, T, W] of the one prompt."""
-        pair = self._pairs[layer]
-        assert pair is not None, f"layer {layer} writes the scratch pair"
-        return pair.key[:1], pair.value[:1]
-
-    def scratch(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return key and value [rows, N, T, W] that prompt-only layers write in turn."""
-        assert self._scratch is not None, "no layer is prompt-only"
-        return self._scratch.key[:rows], self._scratch.value[:rows]
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return key and value [rows, N, T, W] of a pair that has positions."""
+        pair = self._pairs[index]
+        assert pair is not None, f"pair {index} has no positions"
+        return pair.key, pair.value
 
     def close(self) -> None:
         """Give all buffers back to the pool; idempotent."""
-        for pair in (self._scratch, *self._pairs):
+        for pair in self._pairs:
             if pair is not None:
                 pair.release(self._pool)
-        self._scratch = None
         self._pairs.clear()
 
 

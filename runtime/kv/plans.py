@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ...engines.errors import CapacityError
 from ..schedule import ExitSchedule
-from .buffers import KVLayout, pair_bytes, pooled_size
+from .buffers import KVLayout, pair_bytes
 from .limits import Limits, capacity_class, row_class
 
 Capacities = tuple[int, ...]
@@ -27,35 +27,23 @@ Capacities = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KVPlan:
-    """Capacities, in positions, of the caches of prompts while they run.
+    """The rows and positions of the pairs of caches that prompts need while they run.
 
-    ``capacities[l]`` is 0 for a layer that runs in the prompt only; one scratch pair of
-    ``scratch_rows`` x ``scratch_capacity`` serves such layers. ``bucket`` is the static capacity
-    of all engines that run the prompts, where they have one.
+    A prompt in chunks has a pair for each layer, of 0 positions where none of its tokens runs.
+    Other prompts, and scored texts, have one pair that layers write in turn, or none.
     """
 
     layout: KVLayout
-    rows: int
-    capacities: Capacities
-    scratch_rows: int = 0
-    scratch_capacity: int = 0
-    bucket: int | None = None
+    sizes: tuple[tuple[int, int], ...]
 
     def __str__(self) -> str:
-        live = [capacity for capacity in self.capacities if capacity]
-        return (
-            f"{self.nbytes:,} bytes for {self.rows} rows, {len(live)} layers of up to "
-            f"{max(live, default=0)} positions in {self.layout.dtype}, and {self.scratch_rows} "
-            f"rows of {self.scratch_capacity} for the prompt"
-        )
+        sizes = " ".join(f"{rows}x{positions}" for rows, positions in dict.fromkeys(self.sizes))
+        return f"{self.nbytes:,} bytes in {self.layout.dtype} for rows and positions {sizes}"
 
     @property
     def nbytes(self) -> int:
         """The maximum number of bytes taken from the pool at once."""
-        sizes = [(self.rows, capacity) for capacity in self.capacities if capacity]
-        if self.scratch_capacity:
-            sizes.append((self.scratch_rows, self.scratch_capacity))
-        return 2 * sum(pooled_size(self.layout.nbytes(*size)) for size in sizes)
+        return sum(pair_bytes(self.layout, size) for size in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -175,20 +163,10 @@ class SlotMemory:
             ),
             default=0,
         )
-        return KVPlan(
-            self.layout,
-            rows=len(rows),
-            capacities=(0,) * len(layers),
-            scratch_rows=len(rows) if longest else 0,
-            scratch_capacity=(self.limits.bucket or longest) if longest else 0,
-        )
+        size = len(rows), self.limits.bucket or longest
+        return KVPlan(self.layout, (size,) if longest else ())
 
     def chunk_plan(self, row: PromptRow) -> KVPlan:
         """Plan the caches of a prompt in chunks: every layer keeps all earlier positions."""
-        return KVPlan(
-            self.layout,
-            rows=1,
-            capacities=tuple(
-                self.limits.bucket or row.active_length(layer) for layer in range(self.num_layers)
-            ),
-        )
+        lengths = (row.active_length(layer) for layer in range(self.num_layers))
+        return KVPlan(self.layout, tuple((1, self.limits.bucket or length) for length in lengths))

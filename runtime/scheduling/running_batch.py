@@ -242,7 +242,7 @@ class RunningBatch:
             waiting=self._scheduler.num_waiting,
             reserved_bytes=self._slots.reserved_bytes,
             prefix_bytes=self._slots.prefix_bytes,
-            limit_bytes=self._loaded.engines.pool.limit or 0,
+            limit_bytes=self._loaded.engines.pool.limit,
             draft_steps=self._decoding.draft_steps,
             drafting=self._decoding.drafting,
         )

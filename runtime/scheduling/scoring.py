@@ -85,8 +85,14 @@ class Scorer:
         following = None
         engines, plan = self.loaded.engines, self._plan(len(request.fed))
         with engines.step() as stitcher, KVCache(engines.pool, plan) as cache:
-            lengths = request.active_lengths(schedule)
-            for logits in stitcher.score(cache, request.fed, lengths, request.positions, _CHUNK):
+            for logits in stitcher.score(
+                request.fed,
+                request.active_lengths(schedule),
+                self.loaded.limits.kv_bucket(len(request.fed)),
+                lambda _: cache.pair(0),
+                request.positions,
+                _CHUNK,
+            ):
                 rest = scores.take(logits)  # of float32 [<= _CHUNK, V]
                 if request.followed_by is not None and len(rest):
                     following = self._follow(request.followed_by, schedule, rest, depths, start)
@@ -114,16 +120,9 @@ class Scorer:
         return row.output()
 
     def _plan(self, positions: int) -> KVPlan:
-        """Plan one scratch pair for all layers."""
-        bucket = self.loaded.limits.kv_bucket(positions)
-        return KVPlan(
-            self.loaded.layout,
-            1,
-            (),
-            scratch_rows=1,
-            scratch_capacity=bucket or positions,
-            bucket=bucket,
-        )
+        """Plan one pair, which all layers write in turn."""
+        capacity = self.loaded.limits.kv_bucket(positions) or positions
+        return KVPlan(self.loaded.layout, ((1, capacity),))
 
 
 @dataclass
@@ -218,7 +217,7 @@ class BatchScoring:
 
     def fits(self, request: ScoreRequest) -> bool:
         """Return whether `run` would find memory for a text, or could never find it."""
-        needed, limit = self._scorer.nbytes(request), self._pool.limit or 0
+        needed, limit = self._scorer.nbytes(request), self._pool.limit
         in_use = self._pool.in_use_bytes - self._slots.prefix_bytes
         return needed > limit or in_use + needed <= limit
 

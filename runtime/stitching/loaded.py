@@ -136,7 +136,6 @@ class EngineLock:
     @property
     def kv_memory(self) -> KVMemory:
         """The KV-cache memory of the last call: planned against actual."""
-        assert self.pool.limit is not None
         return KVMemory(
             limit=self.pool.limit,
             planned=self._planned_bytes if self._slots is None else self._slots.planned_bytes,

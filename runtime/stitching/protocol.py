@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ...engines.backends.session import Binding, EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array, Buffer, Tensor
-from ..kv.cache import KVCache
 from ..schedule import LayerPlan
 from ..tokens.drawing import TokenDraw
 from ..tokens.logits import StepLogits
@@ -148,16 +147,16 @@ class Stitcher(ABC):
     @abstractmethod
     def score(
         self,
-        cache: KVCache,
         tokens: Sequence[int],
         active_lengths: Sequence[int],
+        bucket: int | None,
+        caches: LayerCaches,
         positions: Sequence[int],
         chunk: int,
     ) -> Iterator[Array]:
         """Teacher-force one row, each layer on the prefix of tokens that are active in it.
 
-        All layers write the cache's scratch pair of at least len(tokens) positions. Yields logits
-        [<= chunk, V] of ``positions``.
+        Layers may share their caches. Yields logits [<= chunk, V] of ``positions``.
         """
 
     def forget(self, memory: Buffer) -> None:  # noqa: B027  (devices hold addresses)

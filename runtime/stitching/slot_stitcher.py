@@ -99,23 +99,26 @@ class SlotStitcher(ABC):
         from which the rows that keep it are copied. Returns the logits of each prompt's last token,
         valid until the next call.
         """
-        self._reserve(rows, self.memory.scratch_plan(rows))
-        active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
+        plan = self.memory.scratch_plan(rows)
+        self._reserve(rows, plan)
+        layers = range(self._num_layers)
+        active = [[row.active_length(layer) for row in rows] for layer in layers]
+        shared = {layer for layer in layers if not all(row.keeps(layer) for row in rows)}
         written: dict[int, tuple[Tensor, Tensor]] = {}  # by layer, [rows, N, T, W]
         with (
-            KVCache(self._pool, self.memory.scratch_plan(rows)) as scratch,
+            KVCache(self._pool, plan) as scratch,
             self._recording(rows) as recordings,
         ):
 
             def caches(layer: int) -> tuple[Tensor, Tensor]:
-                if _num_keeping(rows, layer) == len(rows):
-                    written[layer] = self._cache.enter(layer, [row.row for row in rows])
-                else:
-                    written[layer] = scratch.scratch(len(rows))
+                numbers = [row.row for row in rows]
+                written[layer] = (
+                    scratch.pair(0) if layer in shared else self._cache.enter(layer, numbers)
+                )
                 return written[layer]
 
             def copy(layer: int) -> None:
-                if 0 < _num_keeping(rows, layer) < len(rows):
+                if layer in shared and layer in written:
                     self._copy_kept(rows, layer, written[layer])
                 for index, recording in recordings.items():
                     recording.copy(layer, written[layer], index)
@@ -133,13 +136,13 @@ class SlotStitcher(ABC):
         evicted some cached ones.
         """
         assert self._chunked is None, "one prompt at a time"
-        self._reserve([row], self.memory.chunk_plan(row))
-        chunked = _ChunkedPrompt(row, KVCache(self._pool, self.memory.chunk_plan(row)))
-        self._chunked = chunked
+        plan = self.memory.chunk_plan(row)
+        self._reserve([row], plan)
+        self._chunked = chunked = _ChunkedPrompt(row, KVCache(self._pool, plan))
         if self._prefixes is not None and row.runs_whole:
             blocks = self._prefixes.find(row.tokens, row.owner)
             for layer in range(self._num_layers):
-                restore(blocks, layer, chunked.cache.row(layer))
+                restore(blocks, layer, chunked.cache.pair(layer))
             chunked.done = len(blocks) * BLOCK_TOKENS
         return chunked.done
 
@@ -158,17 +161,17 @@ class SlotStitcher(ABC):
             chunked.done,
             [row.active_length(layer) for layer in layers],
             self._bucket,
-            cache.row,
+            cache.pair,
             is_last=stop == len(row.tokens),
         )
         chunked.done = stop
         if logits is not None:
             with self._recording([row]) as recordings:
                 for layer in layers:
-                    if row.capacities[layer]:
-                        self._copy_kept([row], layer, cache.row(layer))
+                    if row.keeps(layer):
+                        self._copy_kept([row], layer, cache.pair(layer))
                     for recording in recordings.values():
-                        recording.copy(layer, cache.row(layer), 0)
+                        recording.copy(layer, cache.pair(layer), 0)
             self._drop_chunked()
             self._begin([row])
         return logits
@@ -239,8 +242,7 @@ class SlotStitcher(ABC):
         """Evict prefixes until ``nbytes`` of KV memory are free, or no prefix is left."""
         if self._prefixes is not None:
             others = self._pool.in_use_bytes - self._prefixes.nbytes
-            limit = self._cache.limit if self._pool.limit is None else self._pool.limit
-            free = max(0, limit - others - nbytes)
+            free = max(0, self._pool.limit - others - nbytes)
             self._prefixes.set_limit(min(self._prefixes.nbytes, free))
 
     def truncate(self, row: int, length: int) -> None:
@@ -343,10 +345,9 @@ class SlotStitcher(ABC):
     ) -> None:
         """Enter the rows that keep ``layer``, with the contents of ``source`` [rows, N, T, W]."""
         for index, row in enumerate(rows):
-            if not row.capacities[layer]:
-                continue
-            for target, held in zip(self._cache.enter(layer, [row.row]), source, strict=True):
-                self._pool.memory.copy_between((target, 0), (held, index), len(row.tokens))
+            if row.keeps(layer):
+                for target, held in zip(self._cache.enter(layer, [row.row]), source, strict=True):
+                    self._pool.memory.copy_between((target, 0), (held, index), len(row.tokens))
 
     def _drop_chunked(self) -> None:
         if self._chunked is not None:
@@ -357,11 +358,6 @@ class SlotStitcher(ABC):
 def _capacities(rows: Sequence[PromptRow]) -> list[Capacities]:
     """Return the capacities of each row and of each of its copies."""
     return [row.capacities for row in rows for _ in row.rows]
-
-
-def _num_keeping(rows: Sequence[PromptRow], layer: int) -> int:
-    """Return how many of the rows run ``layer`` after their prompts."""
-    return sum(row.keeps(layer) for row in rows)
 
 
 @dataclass

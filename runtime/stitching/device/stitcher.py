@@ -16,7 +16,6 @@ from ....engines.backends.device import Device, DeviceMemory
 from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, DeviceTensor, Tensor
-from ...kv.cache import KVCache
 from ...kv.limits import Limits
 from ...tokens.logits import StepLogits
 from ..drafts import DraftEngines
@@ -186,15 +185,15 @@ class DeviceStitcher(Stitcher):
     @override
     def score(
         self,
-        cache: KVCache,
         tokens: Sequence[int],
         active_lengths: Sequence[int],
+        bucket: int | None,
+        caches: LayerCaches,
         positions: Sequence[int],
         chunk: int,
     ) -> Iterator[Array]:
         lengths = [[length] for length in active_lengths]
-        scratch = cache.scratch(1)
-        states = self._run([tokens], 0, lengths, [0], cache.plan.bucket, lambda _: scratch)
+        states = self._run([tokens], 0, lengths, [0], bucket, caches)
         inputs = self._inputs
         for start in range(0, len(positions), chunk):
             gathered = positions[start : start + chunk]

@@ -11,7 +11,6 @@ from typing_extensions import override
 from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, Buffer, Tensor
-from ...kv.cache import KVCache
 from ...tokens.logits import HostLogits
 from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
@@ -107,15 +106,15 @@ class HostStitcher(Stitcher):
     @override
     def score(
         self,
-        cache: KVCache,
         tokens: Sequence[int],
         active_lengths: Sequence[int],
+        bucket: int | None,
+        caches: LayerCaches,
         positions: Sequence[int],
         chunk: int,
     ) -> Iterator[Array]:
-        scratch = cache.scratch(1)
         active = [[length] for length in active_lengths]
-        hidden_states = self._run([tokens], 0, active, lambda _: scratch)
+        hidden_states = self._run([tokens], 0, active, caches)
         for start in range(0, len(positions), chunk):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 

@@ -39,7 +39,7 @@ def test_a_layers_capacity_ends_where_the_schedule_retires_it() -> None:
     row = prompt_row(worked_example(), 10, 8)
     assert row.capacities == (17, 0, 0, 11, 13, 17)
     plan = MEMORY.scratch_plan([row, prompt_row(worked_example(), 4, 20)])
-    assert (plan.scratch_rows, plan.scratch_capacity) == (2, 10)
+    assert plan.sizes == ((2, 10),)
 
 
 def test_one_token_needs_only_the_scratch_pair() -> None:
@@ -51,13 +51,13 @@ def test_one_token_needs_only_the_scratch_pair() -> None:
 def test_full_depth_needs_no_scratch() -> None:
     row = prompt_row(ExitSchedule.full(6), 10, 8)
     assert row.capacities == (17,) * 6
-    assert MEMORY.scratch_plan([row]).scratch_capacity == 0
+    assert MEMORY.scratch_plan([row]).sizes == ()
 
 
 @pytest.mark.parametrize("plan_of", [MEMORY.chunk_plan, lambda row: MEMORY.scratch_plan([row])])
 def test_planned_bytes_match_the_pools_allocation(plan_of: Callable[[PromptRow], KVPlan]) -> None:
     plan = plan_of(prompt_row(worked_example(), 300, 80))
-    pool = BufferPool(HostMemory())
+    pool = BufferPool(HostMemory(), limit=10**9)
     with KVCache(pool, plan):
         assert pool.in_use_bytes == plan.nbytes
     assert pool.in_use_bytes == 0
@@ -65,7 +65,7 @@ def test_planned_bytes_match_the_pools_allocation(plan_of: Callable[[PromptRow],
 
 
 def test_a_released_buffer_serves_the_next_call_of_its_size() -> None:
-    pool = BufferPool(HostMemory())
+    pool = BufferPool(HostMemory(), limit=10**9)
     first = pool.acquire(100_000)
     pool.release(first)
     assert pool.acquire(99_000) is first
@@ -83,7 +83,7 @@ def test_idle_buffers_are_freed_to_stay_within_the_limit() -> None:
 def test_a_cache_that_does_not_fit_keeps_no_memory() -> None:
     pool = BufferPool(HostMemory(), limit=3 * pooled_size(LAYOUT.nbytes(1, 1000)))
     with pytest.raises(CapacityError):
-        KVCache(pool, KVPlan(LAYOUT, 1, (1000, 1000)))
+        KVCache(pool, KVPlan(LAYOUT, ((1, 1000), (1, 1000))))
     assert pool.in_use_bytes == 0
 
 
@@ -101,12 +101,12 @@ def test_out_of_memory_releases_partial_allocations(error: Exception, allocation
 
     pool = BufferPool(Small(), limit=10**6)
     with pytest.raises(type(error)):
-        KVCache(pool, KVPlan(LAYOUT, 1, (1000, 500, 100), 1, 50))
+        KVCache(pool, KVPlan(LAYOUT, ((1, 50), (1, 1000), (1, 500), (1, 100))))
     assert pool.in_use_bytes == 0
 
 
 def test_a_call_of_another_size_keeps_idle_buffers() -> None:
-    pool = BufferPool(HostMemory())
+    pool = BufferPool(HostMemory(), limit=10**9)
     first = [pool.acquire(100_000) for _ in range(4)]
     for buffer in first:
         pool.release(buffer)
@@ -132,7 +132,7 @@ def test_idle_bytes_stay_within_their_limit() -> None:
 
 
 def test_trim_frees_idle_buffers() -> None:
-    pool = BufferPool(HostMemory())
+    pool = BufferPool(HostMemory(), limit=10**9)
     pool.release(pool.acquire(5000))
     pool.trim()
     assert pool.idle_bytes == 0
@@ -145,7 +145,7 @@ def test_a_position_has_the_bytes_of_its_type(dtype: DType, width: int, nbytes: 
 
 @pytest.mark.parametrize(("dtype", "width", "nbytes"), OF_EACH_TYPE)
 def test_copy_row_moves_written_positions(dtype: DType, width: int, nbytes: int) -> None:
-    pool = BufferPool(HostMemory())
+    pool = BufferPool(HostMemory(), limit=10**9)
     pair = CachePair.acquire(pool, KVLayout(num_heads=2, width=width, dtype=dtype), 3, 5, "")
     key, value = pair.key, pair.value
     key[:], value[:] = 0, 0

@@ -120,6 +120,6 @@ def test_layers_skipped_by_last_prompt_token_cache_only_their_prefix() -> None:
     schedule = parse_schedule("linear:max=4,min=2,horizon=4,prompt=decay", num_layers=6)
     row = memory.prompt_row((5,) * 10, schedule, 8, range(1))
     assert row.capacities == (17, 0, 0, 11, 13, 17)
-    assert memory.scratch_plan([row]).scratch_capacity == 7
+    assert memory.scratch_plan([row]).sizes == ((1, 7),)
     first_only = memory.prompt_row((5,) * 10, schedule, 1, range(1))
-    assert memory.scratch_plan([first_only]).scratch_capacity == 10
+    assert memory.scratch_plan([first_only]).sizes == ((1, 10),)
