@@ -22,7 +22,7 @@ from ..messages import ServedRequest
 from ..queue import Suspects
 from ..service import EngineService
 from .settings import RestartPolicy, WorkerSettings
-from .supervisor import WORKER, WorkerSupervisor
+from .supervisor import WorkerSupervisor
 
 
 class ProcessEngine(EngineService):
@@ -41,16 +41,12 @@ class ProcessEngine(EngineService):
         settings: WorkerSettings,
         inputs: InputProcessor,
         policy: RestartPolicy | None = None,
-        *,
-        worker_module: str = WORKER,
     ) -> None:
         """Start the worker; `loaded` is done once it accepts requests. ``inputs``: its bundle's."""
         policy = policy or RestartPolicy()
         super().__init__(inputs, settings.max_waiting, Suspects(policy.poison_timeout))
         self._settings = settings
-        self._supervisor = WorkerSupervisor(
-            settings, policy, self._requests, inputs.digest, worker_module
-        )
+        self._supervisor = WorkerSupervisor(settings, policy, self._requests, inputs.digest)
 
     @property
     def loaded(self) -> Future[None]:
@@ -86,12 +82,11 @@ class ProcessEngine(EngineService):
         policy: RestartPolicy | None = None,
         *,
         inputs: InputProcessor | None = None,
-        worker_module: str = WORKER,
     ) -> AsyncIterator[Self]:
         """As `open`, with ``settings``; ``inputs`` are the bundle's if they were read before."""
         if inputs is None:
             inputs = await asyncio.to_thread(settings.inputs)
-        engine = cls(settings, inputs, policy, worker_module=worker_module)
+        engine = cls(settings, inputs, policy)
         try:
             await asyncio.wrap_future(engine.loaded)
             yield engine
@@ -114,11 +109,12 @@ class ProcessEngine(EngineService):
     def require_possible(self, served: ServedRequest) -> None:
         # Until a worker has loaded, the size of the KV memory is unknown; the worker then refuses.
         request, memory = served.request, self._supervisor.memory
-        if isinstance(request, Request) and memory is None:
+        if not isinstance(request, Request):
+            return
+        if memory is None:
             request.require_rows(self._settings.max_batch_size)
-        elif isinstance(request, Request) and memory is not None:
-            schedule = served.exit_schedule(self._inputs.model.num_layers)
-            request.require_possible(memory, schedule)
+        else:
+            request.require_possible(memory, served.exit_schedule(self._inputs.model.num_layers))
 
     @override
     def stats(self) -> EngineStats:

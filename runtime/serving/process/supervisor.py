@@ -26,7 +26,7 @@ from ..queue import RequestQueue
 from .link import Link, Loaded, Logged, Outbox
 from .settings import RestartPolicy, WorkerSettings
 
-WORKER = f"{__package__}.worker"
+WORKER = f"{__package__}.worker"  # the module that a process runs
 
 _LOGGER = logging.getLogger(__name__)
 _LAST_SECONDS = 5.0  # for a process that has closed its link to exit by itself
@@ -42,14 +42,14 @@ class WorkerProcess:
     file descriptor but the link's, and gets huge pages if glibc can request them.
     """
 
-    def __init__(self, settings: WorkerSettings, module: str = WORKER) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         """Start the process. Raises OSError if descriptors, processes or memory are short."""
         ours, theirs = socket.socketpair()
         arguments = json.dumps(settings.to_dict()), str(theirs.fileno())
         with theirs, ExitStack() as opened:
             opened.enter_context(ours)
             self._process = subprocess.Popen(
-                tied_command(module, *arguments),
+                tied_command(WORKER, *arguments),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | huge_pages_environment(),
@@ -105,14 +105,12 @@ class WorkerSupervisor:
         policy: RestartPolicy,
         requests: RequestQueue,
         digest: str,
-        module: str = WORKER,
     ) -> None:
         """Start the thread. ``digest`` is that of the bundle that tokenized ``requests``."""
         self._settings = settings
         self._policy = policy
         self._requests = requests
         self._digest = digest
-        self._module = module
         self._stats: EngineStats | None = None  # of the current worker; None until one has loaded
         self._ended_stats: EngineStats | None = None  # the total of the workers that died, if any
         self.memory: SlotMemory | None = None  # of the last worker that has loaded
@@ -200,7 +198,7 @@ class WorkerSupervisor:
                 with self._lock:
                     if self._closing.is_set():
                         return None
-                    self._worker = WorkerProcess(self._settings, self._module)
+                    self._worker = WorkerProcess(self._settings)
                     return self._worker
             except OSError as error:
                 problem = f"can't be started: {error.strerror} (see ulimit -a)"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import steered_worker
 from http_servers import held_steps
-from workers import LONG, SHORT, settings
+from workers import LONG, SHORT, settings, steered
 
 from skipdec import (
     CapacityError,
@@ -29,7 +29,6 @@ from skipdec import (
     UsageError,
 )
 from skipdec.runtime.serving.async_engine import AsyncEngine
-from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.service import EngineService
 
 pytestmark = pytest.mark.slow  # half of these tests start a process
@@ -51,11 +50,10 @@ def opened(request: pytest.FixtureRequest, bundle: Path) -> Opener:
 
     @asynccontextmanager
     async def context(**options: object) -> AsyncIterator[EngineService]:
-        engine_settings = settings(bundle, **options)
         async with (
-            AsyncEngine.open(bundle, engine_settings)
+            AsyncEngine.open(bundle, settings(bundle, **options))
             if request.param == "AsyncEngine"
-            else ProcessEngine.opened(engine_settings, worker_module="steered_worker") as engine,
+            else steered(bundle, **options) as engine,
             asyncio.timeout(240),
         ):
             yield engine

@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
 
+import pytest
+
 from skipdec import SamplingParams
+from skipdec.runtime.serving.process import supervisor
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.settings import RestartPolicy, WorkerSettings
 
@@ -24,11 +27,14 @@ def settings(bundle: Path, **options: object) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def steered(bundle: Path, **options: object) -> AsyncIterator[ProcessEngine]:
+async def steered(
+    bundle: Path, policy: RestartPolicy = AT_ONCE, **options: object
+) -> AsyncIterator[ProcessEngine]:
     """Open an engine whose worker is steered by a prompt's first token."""
-    chosen = settings(bundle, **options)
-    async with ProcessEngine.opened(chosen, AT_ONCE, worker_module="steered_worker") as engine:
-        yield engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "WORKER", "steered_worker")
+        async with ProcessEngine.opened(settings(bundle, **options), policy) as engine:
+            yield engine
 
 
 async def until(is_so: Callable[[], bool], seconds: float = 60) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from http_servers import Running, connected, serving
 from steered_worker import DIE, HOLD, STUCK
-from workers import AT_ONCE, settings
+from workers import AT_ONCE, steered
 
 from skipdec import SkipDecError
 from skipdec.runtime.serving.http.config import ServerConfig
@@ -32,9 +32,7 @@ WAITING = 'skipdec_requests_waiting{model="tiny"}'
 def in_process(
     policy: RestartPolicy = AT_ONCE, **options: object
 ) -> Callable[[ServedBundle], AbstractAsyncContextManager[ProcessEngine]]:
-    return lambda bundle: ProcessEngine.opened(
-        settings(bundle.path, **options), policy, worker_module="steered_worker"
-    )
+    return lambda bundle: steered(bundle.path, policy, **options)
 
 
 @contextmanager
