@@ -66,10 +66,6 @@ class ModelMetrics:
         """Count a request that was answered with an error; ``reason`` is its class."""
         self._send("increment", 1, f"{FAILURE[0]}_total", f"{FAILURE[2]}={reason}")
 
-    def clock(self) -> RequestClock:
-        """Return the clock of a request that arrives now."""
-        return RequestClock(self)
-
     def observe(self, name: str, seconds: float) -> None:
         """Add a value to the histogram ``name``."""
         self._send("observe", seconds, name)

@@ -27,7 +27,7 @@ from ..async_engine import AsyncEngine, open_warm
 from ..messages import ServedRequest
 from ..stream import RequestStream
 from .check import CHECKING_CLIENT
-from .metrics import ModelMetrics
+from .metrics import ModelMetrics, RequestClock
 from .settings import BUNDLE_NAME, ModelSettings
 from .tensors import OUTPUT_TYPES, Answer, TritonRequest, input_types
 
@@ -152,7 +152,7 @@ class TritonPythonModel:
             num_input_tokens=num_input_tokens,
             has_text=self._engine.generator.tokenizer is not None,
         )
-        clock = self._metrics.clock()
+        clock = RequestClock(self._metrics)
         async for deltas in _steps(stream, sender):
             if clock.tick(deltas):
                 self._metrics.update(self._engine.stats())

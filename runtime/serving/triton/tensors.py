@@ -301,9 +301,7 @@ class Answer:
 
     @property
     def is_due(self) -> bool:
-        """True if there is something to send; incomplete characters are held back."""
-        if self.is_whole:
-            return True
+        """True if there is a part to stream; incomplete characters are held back until the end."""
         unsent = (one.text if self.has_text else one.token_ids for one in self._completions)
         return self.request.stream and any(unsent)
 

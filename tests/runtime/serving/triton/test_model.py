@@ -93,10 +93,10 @@ def test_an_input_that_is_sent_as_a_parameter_is_refused(backend: MagicMock) -> 
 
 def test_no_metric_is_sent_after_the_model_was_closed(backend: MagicMock) -> None:
     """Triton would not answer the message, and the thread would wait for ever."""
-    from skipdec.runtime.serving.triton.metrics import ModelMetrics
+    from skipdec.runtime.serving.triton.metrics import ModelMetrics, RequestClock
 
     metrics = ModelMetrics("model", "1")
-    clock = metrics.clock()
+    clock = RequestClock(metrics)
     metrics.close()
     family = backend.MetricFamily.return_value
     before = len(family.mock_calls)

@@ -38,7 +38,7 @@ def test_a_stream_waits_for_whole_characters_and_drops_no_token() -> None:
     assert sent.is_due
     assert sent.take()["token_ids"].tolist() == [1, 2]
     sent.add(delta("", 3, end="stop"))
-    assert sent.is_due
+    assert sent.is_whole
     last = sent.take()
     assert last["text_output"].tolist() == [b""]
     assert last["token_ids"].tolist() == [3]
