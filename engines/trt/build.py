@@ -100,7 +100,7 @@ def check_options(options: BuildOptions) -> BuilderFacts:
         gpu=gpu.name if gpu else None,
         compute_capability=gpu.compute_capability if gpu else None,
         driver=survey.cuda,
-        compute_capabilities=library.compute_capabilities,
+        compute_capabilities=tuple(library.compute_capabilities),
     )
     if problems := [*_gpu_problems(options, facts), *_compatibility_problems(options)]:
         raise EnvironmentMismatchError(f"target {options.target}", *problems)

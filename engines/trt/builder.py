@@ -168,12 +168,13 @@ class PlanBuilder:
 
     def _choose_gpu(self, config: Any, options: BuildOptions) -> None:  # noqa: ANN401
         """Select the GPU: TensorRT-RTX would build for all; the full library has no choice."""
-        if not self._library.compute_capabilities:
+        known = self._library.compute_capabilities
+        if not known:
             return
         wanted = options.compute_capability
         current = self._library.module.ComputeCapability.CURRENT
         config.num_compute_capabilities = 1
-        value = current if wanted is None else self._library.compute_capability(wanted)
+        value = current if wanted is None else known[wanted]
         if not config.set_compute_capability(value, 0):
             raise self._error(f"can't build for compute capability {wanted or 'of this GPU'}")
 

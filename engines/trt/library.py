@@ -36,27 +36,17 @@ class TensorRtLibrary:
     version: str  # e.g. 10.16.1.11
 
     @property
-    def compute_capabilities(self) -> tuple[str, ...]:
-        """Return the capabilities that plans can be built for without such a GPU: ``("7.5", ...)``.
+    def compute_capabilities(self) -> Mapping[str, Any]:
+        """The library's values for GPUs that need not be here for a build, by e.g. ``"8.9"``.
 
         Empty for the full library, which only builds for the GPU on which it times kernels.
         """
-        return tuple(sorted(self._compute_capabilities(), key=lambda name: float(name)))
-
-    def compute_capability(self, name: str) -> Any:  # noqa: ANN401  (trt.ComputeCapability)
-        """Return the library's value for e.g. ``"8.9"``; KeyError if it can't build for it."""
-        return self._compute_capabilities()[name]
-
-    def _compute_capabilities(self) -> dict[str, Any]:
         trt = self.module
         if not hasattr(trt, "ComputeCapability"):
             return {}
         names = trt.ComputeCapability.__members__  # NONE, CURRENT, SM75, ..., SM120, SM121
-        return {
-            f"{name[2:-1]}.{name[-1]}": value
-            for name, value in names.items()
-            if name.startswith("SM")
-        }
+        found = {f"{name[2:-1]}.{name[-1]}": name for name in names if name.startswith("SM")}
+        return {number: names[found[number]] for number in sorted(found, key=float)}
 
 
 def load_library(target: TensorRtTarget) -> TensorRtLibrary:

@@ -30,7 +30,7 @@ def test_supported_versions_are_loaded(version: str, monkeypatch: pytest.MonkeyP
     module = install(monkeypatch, version)
     library = load_library("tensorrt")
     assert (library.module, library.version) == (module, version)
-    assert library.compute_capabilities == ()
+    assert not library.compute_capabilities
 
 
 @pytest.mark.parametrize("version", ["8.6.1", "10.9.0.34", "10.14.1.48"])
@@ -67,7 +67,7 @@ def test_the_compute_capabilities_are_read_from_the_library() -> None:
     known = library.compute_capabilities
     assert {"7.5", "8.6", "8.9", "12.0"} <= set(known)
     assert list(known) == sorted(known, key=float)
-    assert library.compute_capability("8.9").name == "SM89"
+    assert known["8.9"].name == "SM89"
 
 
 @needs_tensorrt_rtx

@@ -32,7 +32,7 @@ OURS = {
 # Names that only TensorRT for RTX has, by the functions that may use them, with their guards.
 RTX_ONLY = {
     # calls hasattr first
-    "TensorRtLibrary._compute_capabilities": {"ComputeCapability"},
+    "TensorRtLibrary.compute_capabilities": {"ComputeCapability"},
     # returns at once if library.compute_capabilities is empty
     "PlanBuilder._choose_gpu": {
         "ComputeCapability",
