@@ -104,10 +104,6 @@ class Memory(ABC):
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """View the start of ``buffer`` as a C-contiguous tensor."""
 
-    def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        """Copy ``length`` positions of row ``source`` of a cache [rows, N, T, W] to ``target``."""
-        self.copy_between((cache, target), (cache, source), length)
-
     @abstractmethod
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
         """Copy the first ``length`` positions between rows of two caches, whose T may differ."""

@@ -234,4 +234,4 @@ class CachePair:
     def copy_row(self, pool: BufferPool, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of a row over another."""
         for tensor in (self.key, self.value):
-            pool.memory.copy_positions(tensor, source, target, length)
+            pool.memory.copy_between((tensor, target), (tensor, source), length)

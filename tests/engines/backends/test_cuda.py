@@ -225,7 +225,7 @@ def test_a_gpu_runs_copies_fills_and_graphs(device: CudaDevice) -> None:
 
     def enqueue() -> None:
         device.copy_to_device(cache.address, source)
-        memory.copy_positions(cache, source=1, target=0, length=2)
+        memory.copy_between((cache, 0), (cache, 1), 2)
         device.fill(cache.address + cache.nbytes - 2, 2, 0)
         device.copy_to_host(target, cache.address)
 

@@ -124,7 +124,7 @@ def test_a_row_of_a_cache_is_copied_over_another(device: HostDevice) -> None:
     cache = memory.empty((2, 3, 4, 2), "float16")  # [rows, N, T, D]
     host = np.arange(2 * 3 * 4 * 2, dtype=np.float16).reshape(cache.shape)
     device.copy_to_device(cache.address, host.copy())
-    memory.copy_positions(cache, source=1, target=0, length=2)
+    memory.copy_between((cache, 0), (cache, 1), 2)
     result = device.pinned(cache.nbytes)
     device.copy_to_host(result, cache.address)
     device.synchronize()
