@@ -207,7 +207,7 @@ class OrtBackend(EngineBackend):
         self.memory = HostMemory()
         self._threads = threads
         self._weights = weights
-        self._files = FileCopies()
+        self._files: FileCopies = {}
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
@@ -236,7 +236,7 @@ class OrtBackend(EngineBackend):
 
     def close(self) -> None:
         """Forget shared copies of weights; sessions free their own memory."""
-        self._files.drop()
+        self._files.clear()
 
     def _copies(self, spec: EngineSpec) -> bool:
         return self._weights == "copied" and spec.kind is not EngineKind.EMBED

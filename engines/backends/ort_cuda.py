@@ -81,11 +81,8 @@ _quiet_log = _QuietLog()
 class OrtDeviceBinding(Binding):
     """An IOBinding to addresses, whose ``run`` enqueues. Host scalars are copied when bound."""
 
-    def __init__(
-        self, session: OrtDeviceSession, tensors: Mapping[TensorRole, Tensor], memory_kind: str
-    ) -> None:
+    def __init__(self, session: OrtDeviceSession, tensors: Mapping[TensorRole, Tensor]) -> None:
         self._session = session
-        self._memory_kind = memory_kind
         self._tensors = tuple(tensors.values())  # keeps their buffers allocated
         self._io_binding: onnxruntime.IOBinding | None = session.native.io_binding()
         for spec in session.spec.inputs:
@@ -114,10 +111,10 @@ class OrtDeviceBinding(Binding):
     def _address(self, spec: TensorSpec, tensor: Tensor) -> tuple[Any, ...]:
         """Return the arguments of ``bind_input`` and ``bind_output``."""
         memory = cast(DeviceTensor, tensor)
-        index = self._session.device.index
+        place = self._session.memory_kind, self._session.device.index
         dtype = memory.dtype
         element_type = ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type
-        return spec.name, self._memory_kind, index, element_type, memory.shape, memory.address
+        return spec.name, *place, element_type, memory.shape, memory.address
 
 
 class OrtDeviceSession(EngineSession):
@@ -139,7 +136,7 @@ class OrtDeviceSession(EngineSession):
         run_bound(self.native, io_binding, self.spec.name, self._run_options)
 
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
-        return OrtDeviceBinding(self, tensors, self.memory_kind)
+        return OrtDeviceBinding(self, tensors)
 
     def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         return [*super()._array_problems(tensors), *misplaced(tensors, _HOST_ROLES)]
@@ -152,10 +149,8 @@ class OrtRehearsalBinding(OrtDeviceBinding):
     allocate.
     """
 
-    def __init__(
-        self, session: OrtRehearsalSession, tensors: Mapping[TensorRole, Tensor], memory_kind: str
-    ) -> None:
-        super().__init__(session, tensors, memory_kind)
+    def __init__(self, session: OrtRehearsalSession, tensors: Mapping[TensorRole, Tensor]) -> None:
+        super().__init__(session, tensors)
         self._device = session.device
         self._count_run = partial(session.count_run, tuple(one.shape for one in tensors.values()))
         caches = (cast(DeviceTensor, tensors[role]) for role in _CACHES if role in tensors)
@@ -201,7 +196,7 @@ class OrtRehearsalSession(OrtDeviceSession):
 
     @override
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
-        return OrtRehearsalBinding(self, tensors, self.memory_kind)
+        return OrtRehearsalBinding(self, tensors)
 
 
 class _OrtDeviceBackend(EngineBackend):
@@ -214,23 +209,23 @@ class _OrtDeviceBackend(EngineBackend):
         self.memory = DeviceMemory(device)
 
     @override
-    def load(
-        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
-    ) -> OrtDeviceSession:
-        return self._load(bundle, spec)
-
-    @override
     def load_choice(self, bundle: EngineBundle, candidates: EngineSpec) -> OrtDeviceSession | None:
         spec = choice_spec(candidates)
         try:
-            return self._load(bundle, spec, choice_graph(spec))
+            return self.load(bundle, spec, graph=choice_graph(spec))
         except SkipDecError as error:
             _LOGGER.warning("steps behind tokens drawn by chance begin late: %s", error)
             return None
 
     @abstractmethod
-    def _load(
-        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
+    @override
+    def load(
+        self,
+        bundle: EngineBundle,
+        spec: EngineSpec,
+        bucket: KVBucket | None = None,
+        *,
+        graph: bytes | None = None,
     ) -> OrtDeviceSession:
         """Load one engine from its file, or from the serialised ``graph``."""
 
@@ -269,9 +264,13 @@ class OrtCudaBackend(_OrtDeviceBackend):
         self._options = _for_captures(session_options(1))
         self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 
-    @override
-    def _load(
-        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
+    def load(
+        self,
+        bundle: EngineBundle,
+        spec: EngineSpec,
+        bucket: KVBucket | None = None,
+        *,
+        graph: bytes | None = None,
     ) -> OrtDeviceSession:
         """Load one engine entirely on the GPU.
 
@@ -330,9 +329,13 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
             )
         super().__init__(device if device is not None else RehearsalDevice())
 
-    @override
-    def _load(
-        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
+    def load(
+        self,
+        bundle: EngineBundle,
+        spec: EngineSpec,
+        bucket: KVBucket | None = None,
+        *,
+        graph: bytes | None = None,
     ) -> OrtRehearsalSession:
         """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
         options = _for_captures(cpu_session_options(1, bundle, spec))

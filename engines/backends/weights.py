@@ -40,26 +40,8 @@ _HELD_AS: Mapping[int, str] = {  # a numpy type of the same size, by ONNX's numb
 }
 
 
-class FileCopies:
-    """Copies of the weights files that several engines share."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[str, str], Array] = {}  # by the bundle's digest and path
-
-    def content(self, bundle: EngineBundle, path: str) -> Array:
-        """Return the content of a weights file as uint8 [size]; raises as `copy_weights`."""
-        manifest = bundle.manifest
-        draft = manifest.draft_head
-        if draft is None or path not in draft.engine.weights:
-            return _read(bundle, path)
-        key = manifest.digest, path
-        if key not in self._held:
-            self._held[key] = _read(bundle, path)
-        return self._held[key]
-
-    def drop(self) -> None:
-        """Forget all copies; sessions may still hold them."""
-        self._held.clear()
+FileCopies = dict[tuple[str, str], Array]
+"""Contents of weights files that several engines share, by the bundle's digest and path."""
 
 
 def copy_weights(
@@ -70,12 +52,13 @@ def copy_weights(
 ) -> tuple[onnxruntime.OrtValue, ...]:
     """Read an engine's weights and make a session of ``options`` use them instead of the files.
 
-    With ``bundle.hashes_weights`` they are hashed while they are read. The returned values must
-    outlive the session. Raises BundleError for a file that differs from the manifest or is too
-    short for the graph, and CapacityError if memory is short.
+    With ``bundle.hashes_weights`` they are hashed while they are read. ``copies`` keeps the files
+    that several engines share. The returned values must outlive the session. Raises BundleError for
+    a file that differs from the manifest or is too short for the graph, and CapacityError if memory
+    is short.
     """
     folder = PurePosixPath(spec.graph).parent
-    files = {path: copies.content(bundle, path) for path in spec.weights}
+    files = {path: _content(bundle, path, copies) for path in spec.weights}
     values = []
     try:
         for tensor in external_tensors(memoryview(bundle.read(spec.graph, _MAX_GRAPH))):
@@ -91,6 +74,16 @@ def copy_weights(
             f"its weights can't be found ({error}); export the model again",
         ) from error
     return tuple(values)
+
+
+def _content(bundle: EngineBundle, path: str, copies: FileCopies) -> Array:
+    """Return the content of a weights file, perhaps an earlier copy of one that engines share."""
+    draft, key = bundle.manifest.draft_head, (bundle.manifest.digest, path)
+    if draft is None or path not in draft.engine.weights:
+        return _read(bundle, path)
+    if key not in copies:
+        copies[key] = _read(bundle, path)
+    return copies[key]
 
 
 def _read(bundle: EngineBundle, path: str) -> Array:

@@ -67,7 +67,6 @@ def test_a_draft_loads_its_engines_once(draft_bundle: Path) -> None:
     head, trained = drafts.head, drafts.trained
     assert head is drafts.head
     assert trained == drafts.trained
-    assert trained is not None
     assert head is not None
     assert drafts.reads == (2, 3, 6)
     own = ["states_draft", "entry_draft", "layer_draft", "head_trained"]
@@ -120,8 +119,8 @@ def test_both_heads_share_one_copy_of_their_weights(
     backend = OrtBackend(1, weights="copied")
     drafts = drafts_of(opened(draft_bundle, backend))
     assert drafts.head is not None
-    assert drafts.trained is not None
+    assert drafts.trained
     assert copied.count("head.weights") == 1
     assert copied.count("layer_draft.weights") == 1
     backend.close()
-    assert not backend._files._held
+    assert not backend._files
