@@ -15,14 +15,13 @@ from .protocol import DraftRow, StepRow
 
 @dataclass(frozen=True)
 class DraftRows:
-    """The rows that a draft step of ``plan`` runs, while the cache has this ``version``.
+    """The rows that a draft step of ``plan`` runs, until a row enters or leaves a layer.
 
     ``numbers`` are those of the rows that draft, in the given order. ``residents`` are all rows in
     the slots of each layer of the plan, lowest layer first. ``ends`` has the number of positions
     that each drafting row holds in all of these layers.
     """
 
-    version: int
     plan: LayerPlan
     numbers: list[int]
     residents: dict[int, list[int]]
@@ -38,7 +37,7 @@ class DraftRows:
                 if number not in inside:
                     raise UsageError(f"row {number}", f"drafts with layer {layer}, which it left")
         ends = [min(cache.reserved(number, layer) for layer in plan) for number in numbers]
-        return cls(cache.version, plan, numbers, residents, ends)
+        return cls(plan, numbers, residents, ends)
 
     @cached_property
     def others(self) -> list[int]:
@@ -51,14 +50,6 @@ class DraftRows:
         plans = (self.plan,)
         drafted = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
         return drafted + [StepRow(row, (0,), cache.length(row), plans) for row in self.others]
-
-    def serves(self, cache: SlotCache, rows: Sequence[DraftRow], plan: LayerPlan) -> bool:
-        """Return True if `of` would find the same rows."""
-        return (
-            self.version == cache.version
-            and self.numbers == [row.row for row in rows]
-            and self.plan == plan
-        )
 
     def require_positions(self, cache: SlotCache, rows: Sequence[DraftRow]) -> None:
         """Raise UsageError for a token whose position is already written, or not reserved."""

@@ -43,10 +43,11 @@ class DraftEngines:
             self._load(head.engine)
 
     @property
-    def trained(self) -> TrainedEngines | None:
-        """The engines of trained drafts; None without any."""
+    def trained(self) -> TrainedEngines:
+        """The engines of trained drafts, which the bundle must have."""
         draft = self._bundle.manifest.trained_draft
-        return None if draft is None else TrainedEngines(draft, *map(self._load, draft.engines))
+        assert draft is not None, "drafts were resolved against the bundle"
+        return TrainedEngines(draft, *map(self._load, draft.engines))
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -74,8 +75,3 @@ class DraftEngines:
                 with self._bundle.weights_checked(() if is_checked else (engine,)):
                     self._loaded[engine.name] = self._backend.load(self._bundle, engine)
             return self._loaded[engine.name]
-
-
-def draft_engines(bundle: EngineBundle, backend: EngineBackend) -> DraftEngines | None:
-    """Return the engines of drafts, not loaded yet; None for a bundle without any."""
-    return DraftEngines(bundle, backend) if bundle.manifest.draft_engines else None

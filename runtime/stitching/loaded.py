@@ -24,7 +24,7 @@ from ..kv.plans import SlotMemory
 from ..kv.prefixes import PrefixCache
 from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
 from .device.stitcher import DeviceStitcher
-from .drafts import draft_engines
+from .drafts import DraftEngines
 from .host.slot_stitcher import HostSlotStitcher
 from .host.stitcher import HostStitcher
 from .protocol import Stitcher
@@ -65,7 +65,7 @@ def load_stitcher(
     unchecked = (spec for spec in manifest.all_engines if not backend.hashes_weights(spec))
     with bundle.weights_checked(unchecked):
         embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
-        drafts = draft_engines(bundle, backend)
+        drafts = DraftEngines(bundle, backend) if manifest.draft_engines else None
         if backend.device is None:
             return HostStitcher(embed, layers(None), head, max_rows, drafts)
         if manifest.candidates is None:
@@ -248,8 +248,9 @@ class EngineLock:
 
     def load_drafts(self, draft: DraftConfig) -> None:
         """Load the engines that only these drafts run. Raises as the backend's ``load``."""
-        if draft.runs_layers:
-            self.require_usable().load_drafts(layer=draft.uses_draft_layer)
+        drafts = self.require_usable().drafts
+        if drafts is not None and draft.runs_layers:
+            drafts.load(layer=draft.uses_draft_layer)
 
     def require_usable(self) -> Stitcher:
         """Return the stitcher. Raises ClosedError, or SkipDecError in a forked child."""

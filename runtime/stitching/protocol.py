@@ -93,18 +93,11 @@ class Stitcher(ABC):
     The plain causal mask is exact everywhere, because depth never grows along a row: the tokens
     that run layer l are the first ``active_lengths[l]``. ``bucket`` is the capacity of the caches
     if it is static in the engines. ``drafts`` are the bundle's engines for drafts, loaded on first
-    use, or None.
+    use, or None; once its trained drafts are loaded, prompts and passes keep the states that these
+    read.
     """
 
     drafts: DraftEngines | None = None
-
-    def load_drafts(self, *, layer: bool) -> None:
-        """Load the narrow head, and with ``layer`` the trained drafts, if the bundle has them.
-
-        Once trained drafts are loaded, prompts and passes keep the states that they read.
-        """
-        if self.drafts is not None:
-            self.drafts.load(layer=layer)
 
     @property
     def reads(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ...engines.errors import UsageError
 from ...engines.memory import Tensor
 from ..kv.buffers import BufferPool
 from ..kv.cache import KVCache, SlotCache
-from ..kv.plans import Capacities, KVPlan, PromptRow
+from ..kv.plans import KVPlan, PromptRow
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..schedule import LayerPlan
 from ..tokens.logits import StepLogits
@@ -77,11 +77,11 @@ class SlotStitcher(ABC):
         most = self.limits.prefill_rows
         if most is not None and len(rows) > most:
             return False
-        return self._cache.fits(_capacities(rows), self.memory.scratch_plan(rows).nbytes)
+        return self._fits(rows, self.memory.scratch_plan(rows))
 
     def fits_in_chunks(self, row: PromptRow) -> bool:
         """Return `fits` for one row whose prompt runs in chunks."""
-        return self._cache.fits(_capacities([row]), self.memory.chunk_plan(row).nbytes)
+        return self._fits([row], self.memory.chunk_plan(row))
 
     def keeps_prefix(self, row: PromptRow) -> bool:
         """Return True if so much of the prompt is cached that the rest runs in chunks."""
@@ -310,6 +310,10 @@ class SlotStitcher(ABC):
         self._plans[row.row] = row.plan
         self._floors[row.row] = row.position
 
+    def _fits(self, rows: Sequence[PromptRow], prompts: KVPlan) -> bool:
+        capacities = [row.capacities for row in rows for _ in row.rows]
+        return self._cache.fits(capacities, prompts.nbytes)
+
     def _reserve(self, rows: Sequence[PromptRow], prompts: KVPlan) -> None:
         capacities = {number: row.capacities for row in rows for number in row.rows}
         if self._prefixes is not None:
@@ -353,11 +357,6 @@ class SlotStitcher(ABC):
         if self._chunked is not None:
             self._chunked.cache.close()
             self._chunked = None
-
-
-def _capacities(rows: Sequence[PromptRow]) -> list[Capacities]:
-    """Return the capacities of each row and of each of its copies."""
-    return [row.capacities for row in rows for _ in row.rows]
 
 
 @dataclass

@@ -254,54 +254,42 @@ class PromptBuffers:
 
 
 class DeviceInputs(Staging[TensorRole]):
-    """The integer inputs of ``rows`` x ``length`` tokens, uploaded in one copy.
+    """The integer inputs of a call over rows of tokens, uploaded in one copy."""
 
-    ``capacity``: T of the attention mask; None for engines without one. ``num_gathered``: R of the
-    head. Every query row of the mask has at least one True.
-    """
-
-    def lay_out_tokens(
-        self, rows: int, length: int, num_gathered: int, capacity: int | None
+    def send(
+        self,
+        tokens: Sequence[Sequence[int]],
+        start: int,
+        gathered: Sequence[int],
+        capacity: int | None,
     ) -> None:
-        """Allocate memory for the tokens; ``fill`` and ``upload`` follow."""
-        role = TensorRole
+        """Enqueue the upload of rows of tokens, whose first ones are at position ``start``.
+
+        Shorter rows are padded with token 0, whose results are never read. ``gathered``: the tokens
+        that the head reads, as indices into the padded rows. ``capacity``: T of the attention mask,
+        each query row of which has a True; None for engines without one.
+        """
+        role, rows, length = TensorRole, len(tokens), max(map(len, tokens))
         fields = {
             role.INPUT_IDS: Field("int64", (rows, length)),
             role.POSITION_IDS: Field("int64", (rows, length)),
             role.WRITE_INDICES: Field("int64", (rows,)),
             role.SEQLENS_K: Field("int32", (rows,)),
-            role.ROW_POSITIONS: Field("int64", (num_gathered,)),
+            role.ROW_POSITIONS: Field("int64", (len(gathered),)),
         }
         if capacity is not None:
             fields[role.ATTENTION_MASK] = Field("bool", (rows, 1, length, capacity))
         self.lay_out(fields)
-
-    def fill(
-        self,
-        tokens: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        row_positions: Sequence[int],
-    ) -> None:
-        """Write rows of tokens, the first of row r at position ``starts[r]``.
-
-        Rows may be shorter than the layout's length, and fewer than its rows: the rest is filled
-        with token 0, whose results are never read. ``row_positions``: flat indices into rows x
-        length.
-        """
-        role, host = TensorRole, self.host
-        rows, length = host[role.INPUT_IDS].shape
+        host = self.host
         host[role.INPUT_IDS][...] = 0
         for index, row in enumerate(tokens):
             host[role.INPUT_IDS][index, : len(row)] = row
-        first = np.zeros(rows, np.int64)  # [rows]
-        first[: len(starts)] = starts
-        positions = first[:, None] + np.arange(length)  # [rows, length]
-        host[role.POSITION_IDS][...] = positions
-        host[role.WRITE_INDICES][...] = first
-        host[role.SEQLENS_K][...] = first
-        host[role.SEQLENS_K][: len(tokens)] += np.array([len(row) - 1 for row in tokens], np.int32)
-        host[role.ROW_POSITIONS][...] = 0
-        host[role.ROW_POSITIONS][: len(row_positions)] = row_positions
-        if role.ATTENTION_MASK in host:
+        positions = host[role.POSITION_IDS]  # [rows, length]
+        positions[...] = np.arange(start, start + length)
+        host[role.WRITE_INDICES][...] = start
+        host[role.SEQLENS_K][...] = [start + len(row) - 1 for row in tokens]
+        host[role.ROW_POSITIONS][...] = gathered
+        if capacity is not None:
             mask = host[role.ATTENTION_MASK]  # [rows, 1, length, T]
-            np.less_equal(np.arange(mask.shape[-1]), positions[:, None, :, None], out=mask)
+            np.less_equal(np.arange(capacity), positions[:, None, :, None], out=mask)
+        self.upload()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
@@ -13,7 +12,7 @@ from ..protocol import DraftRow
 from .rows import StepLayout
 from .stitcher import DeviceStitcher, StepKind
 
-_KEPT_LAYOUTS = 8  # rows stop drafting after different numbers of tokens
+_MOST_LAYOUTS = 16  # rows stop drafting after different numbers of tokens
 
 
 class DeviceDrafts:
@@ -32,38 +31,30 @@ class DeviceDrafts:
         self._engines = engines
         self._cache = cache
         self._num_layers = cache.memory.num_layers  # of the model
-        self._layouts: list[_LaidOut] = []  # of the last steps, the latest first
+        self._version = cache.version  # of the slots to which the layouts belong
+        self._layouts: dict[tuple[tuple[int, ...], LayerPlan], tuple[DraftRows, StepLayout]] = {}
 
     def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
-        laid_out = self._lay_out(rows, plan)
-        laid_out.rows.require_positions(self._cache, rows)
-        fed = laid_out.rows.fed(self._cache, rows)
+        drafting, layout = self._lay_out(rows, plan)
+        drafting.require_positions(self._cache, rows)
+        fed = drafting.fed(self._cache, rows)
         drafts = self._engines.drafts
         narrow = drafts is not None and drafts.head_tokens is not None
         kind = StepKind(narrow=narrow)
         steps = self._engines.steps(self._cache.memory.limits, kind)
-        return steps.enqueue(laid_out.layout, fed, self._cache.first).wait()
+        return steps.enqueue(layout, fed, self._cache.first).wait()
 
-    def _lay_out(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _LaidOut:
-        """Return the layout of a step like one of the last ones, or a new one."""
-        if self._layouts and self._layouts[0].rows.version != self._cache.version:
+    def _lay_out(self, rows: Sequence[DraftRow], plan: LayerPlan) -> tuple[DraftRows, StepLayout]:
+        """Return the rows and the layout of a step, perhaps those of an earlier one like it."""
+        key = tuple(row.row for row in rows), plan
+        if self._version != self._cache.version or len(self._layouts) > _MOST_LAYOUTS:
+            self._version = self._cache.version
             self._layouts.clear()
-        for known in self._layouts:
-            if known.rows.serves(self._cache, rows, plan):
-                return known
-        found = DraftRows.of(self._cache, rows, plan)
-        residents = [found.residents.get(layer, ()) for layer in range(self._num_layers)]
-        numbers = [*found.numbers, *found.others]
-        layout = StepLayout.of(numbers, residents, self._engines.max_rows)
-        laid_out = _LaidOut(found, layout)
-        self._layouts = [laid_out, *self._layouts[: _KEPT_LAYOUTS - 1]]
-        return laid_out
-
-
-@dataclass(frozen=True)
-class _LaidOut:
-    """A step's layout, which steps of the same rows reuse."""
-
-    rows: DraftRows
-    layout: StepLayout
+        if key not in self._layouts:
+            found = DraftRows.of(self._cache, rows, plan)
+            residents = [found.residents.get(layer, ()) for layer in range(self._num_layers)]
+            numbers = [*found.numbers, *found.others]
+            layout = StepLayout.of(numbers, residents, self._engines.max_rows)
+            self._layouts[key] = found, layout
+        return self._layouts[key]

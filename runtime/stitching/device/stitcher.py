@@ -66,8 +66,8 @@ class DeviceStitcher(Stitcher):
         candidates: EngineSession,
         max_rows: int,
         padded_rows: Callable[[int], int],
-        drafts: DraftEngines | None = None,
-        load_choice: Callable[[], EngineSession | None] = lambda: None,
+        drafts: DraftEngines | None,
+        load_choice: Callable[[], EngineSession | None],
     ) -> None:
         self.drafts = drafts
         self._load_choice = load_choice
@@ -107,9 +107,8 @@ class DeviceStitcher(Stitcher):
     @cached_property
     def trained(self) -> DeviceTrainedDrafts:
         """The bundle's trained drafts, and the states that passes and prompts leave for them."""
-        assert self.drafts is not None
+        assert self.drafts is not None, "drafts were resolved against the bundle"
         engines = self.drafts.trained
-        assert engines is not None, "drafts were resolved against the bundle"
         return DeviceTrainedDrafts(
             self.memory, self.embed, engines, self.max_rows, self.padded_rows, self.capture
         )
@@ -194,14 +193,11 @@ class DeviceStitcher(Stitcher):
     ) -> Iterator[Array]:
         lengths = [[length] for length in active_lengths]
         states = self._run([tokens], 0, lengths, [0], bucket, caches)
-        inputs = self._inputs
         for start in range(0, len(positions), chunk):
             gathered = positions[start : start + chunk]
             self.device.synchronize()
-            inputs.lay_out_tokens(1, 1, len(gathered), None)
-            inputs.fill([[0]], [0], gathered)
-            inputs.upload()
-            yield self._gather(states, inputs.device[TensorRole.ROW_POSITIONS])
+            self._inputs.send([[0]], 0, gathered, None)
+            yield self._gather(states, self._inputs.device[TensorRole.ROW_POSITIONS])
 
     def _drop_cached(self) -> None:
         for name in ("choice", "trained"):
@@ -236,9 +232,7 @@ class DeviceStitcher(Stitcher):
         whole = [list(active) == lengths for active in active_lengths]
         capacity = self._mask_capacity(bucket)
         inputs = self._inputs
-        inputs.lay_out_tokens(rows, padded, len(gathered), capacity)
-        inputs.fill(prompts, [start] * rows, gathered)
-        inputs.upload()
+        inputs.send(prompts, start, gathered, capacity)
         has_parts = any(any(a) and not w for a, w in zip(active_lengths, whole, strict=True))
         buffers = self._buffers.hidden_states(2 * rows if has_parts else rows, padded)
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
@@ -277,10 +271,8 @@ class DeviceStitcher(Stitcher):
         if number == len(self._prefix_inputs):
             self._prefix_inputs.append(DeviceInputs(self.memory))
         inputs = self._prefix_inputs[number]
-        inputs.lay_out_tokens(len(prompts), max(active), 1, capacity)
         tokens = [prompt[:length] for prompt, length in zip(prompts, active, strict=True)]
-        inputs.fill(tokens, [start] * len(prompts), [0])
-        inputs.upload()
+        inputs.send(tokens, start, [0], capacity)
         return inputs
 
     def _copy_rows(

@@ -34,35 +34,6 @@ class LayerBindings:
         """Return the number of bindings."""
         return len(self._bound)
 
-    def layer(
-        self,
-        cache: SlotCache,
-        layer: int,
-        rows: int,
-        tokens: int = 1,
-        *,
-        slot: int = 0,
-        first_token: int = 0,
-        is_gathered: bool,
-    ) -> Binding:
-        """Return the layer bound to ``rows`` slots from ``slot`` on, with ``tokens`` tokens each.
-
-        ``is_gathered``: it reads gathered tokens.
-        """
-        key, value = cache.first(layer, slot + rows)
-        addresses = address_of(key), address_of(value)
-        shape = (layer, rows, tokens, slot, first_token, int(is_gathered))
-        call = (*shape, *addresses, key.shape[2])
-        found = self._bound.get(call)
-        if found is None:
-            buffers = self._gathered if is_gathered else self._whole
-            tensors = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
-            caches = cache_tensors(key[slot:], value[slot:])
-            found = self._bound[call] = bind(self._session(layer), {**tensors, **caches})
-            for address in addresses:
-                self._by_address[address].append(call)
-        return found
-
     def calls(
         self,
         cache: SlotCache,
@@ -76,16 +47,32 @@ class LayerBindings:
         """Return the calls of a layer for its first slots, with ``counts`` tokens each.
 
         It is one call with as many tokens per slot as the longest has, or, if ``is_split``, one
-        call per slot, whose tokens begin at ``firsts``.
+        call per slot, whose tokens begin at ``firsts``. ``is_gathered``: it reads gathered tokens.
         """
-        if not is_split:
-            return [self.layer(cache, layer, len(counts), max(counts), is_gathered=is_gathered)]
-        return [
-            self.layer(
-                cache, layer, 1, tokens, slot=slot, first_token=first, is_gathered=is_gathered
-            )
-            for slot, (tokens, first) in enumerate(zip(counts, firsts, strict=True))
-        ]
+        shapes = (
+            [(slot, 1, *tokens) for slot, tokens in enumerate(zip(counts, firsts, strict=True))]
+            if is_split
+            else [(0, len(counts), max(counts), 0)]
+        )
+        return [self._call(cache, layer, shape, is_gathered=is_gathered) for shape in shapes]
+
+    def _call(
+        self, cache: SlotCache, layer: int, shape: tuple[int, int, int, int], *, is_gathered: bool
+    ) -> Binding:
+        """Return a call of ``shape``: its first slot, its slots, their tokens, and the first."""
+        slot, rows, tokens, first_token = shape
+        key, value = cache.first(layer, slot + rows)
+        addresses = address_of(key), address_of(value)
+        call = (layer, *shape, int(is_gathered), *addresses, key.shape[2])
+        found = self._bound.get(call)
+        if found is None:
+            buffers = self._gathered if is_gathered else self._whole
+            tensors = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
+            caches = cache_tensors(key[slot:], value[slot:])
+            found = self._bound[call] = bind(self._session(layer), {**tensors, **caches})
+            for address in addresses:
+                self._by_address[address].append(call)
+        return found
 
     def forget(self, memory: Buffer) -> None:
         """Release the bindings to a buffer that is about to be freed."""

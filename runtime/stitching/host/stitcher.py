@@ -22,8 +22,7 @@ _LEAST_TOKENS = 16  # minimum size of the memory of passes with several tokens p
 class HostStitcher(Stitcher):
     """Holds engines on numpy arrays and the memory of their passes, for `HostSlotStitcher`.
 
-    ``drafts`` are the bundle's engines for drafts, loaded on first use, or None. The memory that is
-    allocated at the start is for up to ``max_rows`` rows of one token.
+    The memory that is allocated at the start is for up to ``max_rows`` rows of one token.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class HostStitcher(Stitcher):
         layers: Sequence[EngineSession],
         head: EngineSession,
         max_rows: int,
-        drafts: DraftEngines | None = None,
+        drafts: DraftEngines | None,
     ) -> None:
         self.drafts = drafts
         self.embed = embed
@@ -185,10 +184,8 @@ def _session_of(
 ) -> EngineSession:
     if layer < len(layers):
         return layers[layer]
-    assert drafts is not None
-    trained = drafts.trained
-    assert trained is not None, "drafts were resolved against the bundle"
-    return trained.layer
+    assert drafts is not None, "drafts were resolved against the bundle"
+    return drafts.trained.layer
 
 
 def run_prefixes(

@@ -115,10 +115,8 @@ class Workspace:
     def trained(self) -> TrainedMemory:
         """The memory of trained drafts, which the bundle must have."""
         if self._trained is None:
-            assert self._drafts is not None
-            engines = self._drafts.trained
-            assert engines is not None, "drafts were resolved against the bundle"
-            self._trained = TrainedMemory(engines, self.whole, self.max_tokens)
+            assert self._drafts is not None, "drafts were resolved against the bundle"
+            self._trained = TrainedMemory(self._drafts.trained, self.whole, self.max_tokens)
         return self._trained
 
     def ends(self, tokens: int) -> tuple[Binding, Binding]:
