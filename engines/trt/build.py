@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,20 +170,14 @@ def _own_gpu_problems(wanted: str | None, present: str | None) -> list[str]:
     ]
 
 
-def _compatibility_problems(options: BuildOptions) -> list[str]:
-    if options.target != "tensorrt-rtx":
-        return []
-    problems = []
-    if options.hardware_compatible:
-        problems.append(
-            "does not support hardware-compatible plans; build one for each compute capability"
-        )
-    if options.version_compatible:
-        problems.append(
+def _compatibility_problems(options: BuildOptions) -> Iterator[str]:
+    if options.target == "tensorrt-rtx" and options.hardware_compatible:
+        yield "does not support hardware-compatible plans; build one for each compute capability"
+    if options.target == "tensorrt-rtx" and options.version_compatible:
+        yield (
             "does not support version-compatible plans, as its packages hold no lean runtime; "
             "build again with each version"
         )
-    return problems
 
 
 def _crashed(engine: str, crash: WorkerCrashError) -> EngineBuildError:

@@ -96,13 +96,12 @@ def _tensor_problems(
     mode: Any,  # noqa: ANN401
     bucket: KVBucket | None,
     library: TensorRtLibrary,
-) -> list[str]:
-    problems = []
+) -> Iterator[str]:
     if engine.get_tensor_mode(tensor.name) != mode:
-        problems.append(f"{tensor.name} is not an {mode.name.lower()}")
+        yield f"{tensor.name} is not an {mode.name.lower()}"
     dtype = engine.get_tensor_dtype(tensor.name)
     if dtype != data_types(library)[tensor.dtype]:
-        problems.append(f"{tensor.name} is {dtype.name}; the manifest says {tensor.dtype}")
+        yield f"{tensor.name} is {dtype.name}; the manifest says {tensor.dtype}"
     sizes = {} if bucket is None else {"T": bucket.capacity}
     expected = [sizes.get(str(size), size) for size in tensor.shape]
     seen = tuple(engine.get_tensor_shape(tensor.name))  # -1: set when bound
@@ -111,20 +110,17 @@ def _tensor_problems(
         for size, actual in zip(expected, seen, strict=True)
     )
     if not matches:
-        problems.append(f"{tensor.name} is {seen}; expected {tuple(expected)}, -1 for a symbol")
-    return problems
+        yield f"{tensor.name} is {seen}; expected {tuple(expected)}, -1 for a symbol"
 
 
-def _alias_problems(engine: Any, spec: EngineSpec) -> list[str]:  # noqa: ANN401
-    """Return cache outputs that are not updated in place: a separate buffer holds one token."""
-    problems = []
+def _alias_problems(engine: Any, spec: EngineSpec) -> Iterator[str]:  # noqa: ANN401
+    """Yield cache outputs that are not updated in place: a separate buffer holds one token."""
     for output in spec.outputs:
         if output.role in _ALIASES:
             wanted = spec.tensor(_ALIASES[output.role]).name
             seen = engine.get_aliased_input_tensor(output.name)
             if seen != wanted:
-                problems.append(f"{output.name} is written to {seen}; expected {wanted}, in place")
-    return problems
+                yield f"{output.name} is written to {seen}; expected {wanted}, in place"
 
 
 def data_types(library: TensorRtLibrary) -> Mapping[str, Any]:

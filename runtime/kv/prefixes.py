@@ -70,12 +70,11 @@ class PrefixCache:
         found: list[_Block] = []
         parent: _Block | str = owner
         for start in range(0, len(tokens) - BLOCK_TOKENS, BLOCK_TOKENS):
-            key = parent, tuple(tokens[start : start + BLOCK_TOKENS])
-            if key not in self._blocks:
+            block = self._blocks.get((parent, tuple(tokens[start : start + BLOCK_TOKENS])))
+            if block is None:
                 break
-            self._blocks.move_to_end(key)
-            parent = block = self._blocks[key]
             found.append(block)
+            parent = block
         for block in reversed(found):  # a block is used as recently as the blocks after it
             self._blocks.move_to_end((block.parent, block.tokens))
         return found
