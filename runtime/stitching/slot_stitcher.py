@@ -36,6 +36,15 @@ class SlotStitcher(ABC):
     run the engines; `SlotCache` holds keys and values.
     """
 
+    runs_ahead = False
+    """True if `step` begins the next pass ahead, so that the host's work costs no time."""
+
+    has_run_ahead = False
+    """True if the last pass had begun before it was requested."""
+
+    has_found_route = False
+    """True if the last pass or draft step had to find or bind its calls, so it took longer."""
+
     def __init__(
         self, cache: SlotCache, pool: BufferPool, prefixes: PrefixCache | None = None
     ) -> None:
@@ -219,21 +228,6 @@ class SlotStitcher(ABC):
         Raises UsageError, before anything has changed, for tokens that can't be fed.
         """
 
-    @property
-    def runs_ahead(self) -> bool:
-        """True if `step` begins the next pass ahead, so that the host's work costs no time."""
-        return False
-
-    @property
-    def has_run_ahead(self) -> bool:
-        """True if the last pass had begun before it was requested."""
-        return False
-
-    @property
-    def has_found_route(self) -> bool:
-        """True if the last pass or draft step had to find or bind its calls, so it took longer."""
-        return False
-
     @abstractmethod
     def close(self) -> None:
         """Free all bindings and slots."""
@@ -288,8 +282,7 @@ class SlotStitcher(ABC):
     def _engines(self) -> Stitcher:
         """The engines, which their holder owns; not to be used after `close`."""
 
-    @abstractmethod
-    def _unbind(self) -> None:
+    def _unbind(self) -> None:  # noqa: B027  (devices hold addresses)
         """Drop all bindings to slots, whose buffers are about to be freed."""
 
     def _require_feedable(self, rows: Sequence[StepRow]) -> None:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from ....engines.errors import UsageError
 from ....engines.memory import DeviceTensor
-from ...kv.buffers import BufferPool, pooled_size
+from ...kv.buffers import BufferPool, pair_bytes
 from ...kv.cache import SlotCache
 from ...kv.plans import PromptRow, SlotMemory
 from ...schedule import LayerPlan
@@ -36,12 +36,13 @@ from .stitcher import DeviceStitcher, StepKind
 class DeviceSlotStitcher(SlotStitcher):
     """Runs steps on the engines of a `DeviceStitcher`, which owns them and the steps' graphs."""
 
+    runs_ahead = True
+
     def __init__(self, engines: DeviceStitcher, cache: SlotCache, pool: BufferPool) -> None:
         self._loaded: DeviceStitcher | None = engines
         super().__init__(cache, pool)
         self._layout: _LaidOut | None = None  # of the last step
         self._ahead: _Ahead | None = None  # a step that began before its tokens were known
-        self._has_run_ahead = False
         self._confidence = Confidence()
         self._drafts: DeviceDrafts | None = None  # made at the first draft step
 
@@ -52,7 +53,7 @@ class DeviceSlotStitcher(SlotStitcher):
             self._require_padded(rows, width)
         begun, self._ahead = self._ahead, None
         indices = None if begun is None else begun.indices_of(rows)
-        self._has_run_ahead = indices is not None
+        self.has_run_ahead = indices is not None
         if begun is not None and begun.choice is not None:
             self._confidence.learn(right=indices is not None)
         if begun is None or indices is None:
@@ -74,16 +75,6 @@ class DeviceSlotStitcher(SlotStitcher):
         done.wait()
         return logits if indices == list(range(len(rows))) else logits.of_rows(indices)
 
-    @property
-    @override
-    def runs_ahead(self) -> bool:
-        return True
-
-    @property
-    @override
-    def has_run_ahead(self) -> bool:
-        return self._has_run_ahead
-
     def _begin_ahead(
         self, rows: Sequence[StepRow], sources: Mapping[int, int], last: CandidateLogits
     ) -> _Ahead | None:
@@ -92,7 +83,7 @@ class DeviceSlotStitcher(SlotStitcher):
         ``sources`` maps row numbers to indices in the ``last`` step's logits. Returns None if a row
         samples its token and the device can't guess it, or has guessed wrong too often.
         """
-        best, choice = self._engines.best_token_address, None
+        best, choice = self._engines.results.best_token_address, None
         addresses = {row.row: best(sources[row.row]) for row in rows}
         if draws := {sources[row.row]: row.draw for row in rows if row.draw is not None}:
             chooser = self._engines.choice
@@ -182,10 +173,6 @@ class DeviceSlotStitcher(SlotStitcher):
     def _engines(self) -> DeviceStitcher:
         assert self._loaded is not None, "closed"
         return self._loaded
-
-    @override
-    def _unbind(self) -> None:
-        """Do nothing: bindings hold addresses, not buffers."""
 
     def _require_padded(self, rows: Sequence[StepRow], width: int) -> None:
         """Raise UsageError for tokens that cannot be fed, padded to ``width`` per row.
@@ -286,11 +273,11 @@ def device_slot_cache(pool: BufferPool, memory: SlotMemory) -> SlotCache:
     """
     limits, num_layers = memory.limits, memory.num_cached
 
-    def pair_bytes(rows: int) -> int:
-        return 2 * pooled_size(memory.layout.nbytes(rows, limits.slot_capacity))
-
-    prompts = max(pair_bytes(limits.max_rows), num_layers * pair_bytes(1)) + pair_bytes(1)
-    has_room = num_layers * pair_bytes(limits.max_rows) + prompts <= limits.kv_bytes
+    of_one, of_all = (
+        pair_bytes(memory.layout, (rows, limits.slot_capacity)) for rows in (1, limits.max_rows)
+    )
+    prompts = max(of_all, num_layers * of_one) + of_one
+    has_room = num_layers * of_all + prompts <= limits.kv_bytes
     if has_room:
         memory = replace(memory, least_rows=limits.max_rows)
     return SlotCache(pool, memory, keeps=has_room)

@@ -80,8 +80,9 @@ class DeviceStitcher(Stitcher):
         self.max_rows = max_rows
         self.padded_rows = padded_rows
         self._buffers = PromptBuffers(memory, embed.spec, head.spec)
-        self._results: dict[tuple[int, bool], StepResults] = {}  # by width and narrow
-        self._results_of(StepKind())
+        self.results = CandidateResults(memory, head.spec, candidates.spec, max_rows)
+        # By kind; the first are those of steps of one token per row.
+        self._results: dict[StepKind, StepResults] = {StepKind(): self.results}
         # Prompts have memory of their own, because a step whose results are read later may run.
         self._prompt_results = CandidateResults(memory, head.spec, candidates.spec, max_rows)
         self._inputs = DeviceInputs(memory)
@@ -89,20 +90,13 @@ class DeviceStitcher(Stitcher):
         self.capture = GraphCapture(self.device)
         self._steps: OrderedDict[tuple[int, int | None], _StepsByKind] = OrderedDict()
 
-    def best_token_address(self, index: int) -> int:
-        """Return the address of the most probable token after a row in a step of one token each."""
-        results = self._results_of(StepKind())
-        assert isinstance(results, CandidateResults)
-        return results.best_token_address(index)
-
     @cached_property
     def choice(self) -> DeviceChoice | None:
         """Chooses tokens after steps of one token per row; None if the device can't."""
-        session, results = self._load_choice(), self._results_of(StepKind())
+        session = self._load_choice()
         if session is None:
             return None
-        assert isinstance(results, CandidateResults)
-        return DeviceChoice(self.memory, session, results, self.max_rows, self.padded_rows)
+        return DeviceChoice(self.memory, session, self.results, self.max_rows, self.padded_rows)
 
     @cached_property
     def trained(self) -> DeviceTrainedDrafts:
@@ -316,15 +310,14 @@ class DeviceStitcher(Stitcher):
 
     def _results_of(self, kind: StepKind) -> StepResults:
         """Return the results that all steps of this width and head share."""
-        key = kind.width, kind.narrow
-        if key not in self._results:
+        if kind not in self._results:
             (head, candidates), tokens = self._heads(kind), self.max_rows * kind.width
-            self._results[key] = (
+            self._results[kind] = (
                 NarrowResults(self.memory, head.spec, tokens)
                 if candidates is None
                 else CandidateResults(self.memory, head.spec, candidates.spec, tokens)
             )
-        return self._results[key]
+        return self._results[kind]
 
     def _logits_of(self, hidden_states: DeviceTensor, rows: int) -> StepLogits:
         """Return the logits of the ``rows`` gathered tokens, valid until the next prompts."""

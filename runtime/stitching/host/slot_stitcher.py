@@ -71,7 +71,6 @@ class HostSlotStitcher(SlotStitcher):
         self._host: HostStitcher | None = engines
         self._routes: list[Route] = []  # of the last passes, the latest first
         self._places: tuple[int, _SlotPlaces] | None = None  # by the cache's version
-        self._has_found_route = False  # whether the last pass had to find its route
         has_draft_layer = cache.memory.has_draft_layer
         self._trained = HostTrainedDrafts(engines, cache, self._held) if has_draft_layer else None
 
@@ -84,11 +83,6 @@ class HostSlotStitcher(SlotStitcher):
     @property
     def _workspace(self) -> Workspace:
         return self._engines.workspace()
-
-    @property
-    @override
-    def has_found_route(self) -> bool:
-        return self._has_found_route
 
     @override
     def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> HostLogits:
@@ -214,7 +208,7 @@ class HostSlotStitcher(SlotStitcher):
             self._workspace.whole.hidden_states[group.own] = held
 
     def _known_route(self, made_of: Fed | Drafted) -> Route | None:
-        self._has_found_route = False
+        self.has_found_route = False
         if self._routes and self._routes[0].version != self._cache.version:
             self._routes.clear()
         for index, route in enumerate(self._routes):
@@ -280,7 +274,7 @@ class HostSlotStitcher(SlotStitcher):
         drafting: DraftRows | None = None,
     ) -> Route:
         """Find the calls of the layers that the rows reside in, lowest first."""
-        self._has_found_route = True
+        self.has_found_route = True
         residents = drafting.residents if drafting else self._residents()
         workspace, layout = self._workspace, PassLayout.of(rows, residents)
         embed, head = workspace.ends(layout.num_tokens)
