@@ -159,7 +159,8 @@ class DeviceRows:
                 "token addresses": Field("int64", (max_rows,)),  # in items of 8 bytes
                 "logit rows": Field("int64", (num_tokens,)),
                 "sources": Field("int64", (num_layers + 1, num_tokens)),
-                "positions": Field("int64", (num_layers + 1, num_tokens)),  # the embedding's last
+                # of tokens; the embedding's come last
+                "positions": Field("int64", (num_layers + 1, max_rows, width)),
                 "starts": Field("int64", (num_layers, max_rows)),  # of the first token
                 "lengths": Field("int32", (num_layers, max_rows)),  # total length - 1
             }
@@ -198,9 +199,9 @@ class DeviceRows:
         host["logit rows"][...] = 0
         host["logit rows"][: len(logit_rows)] = logit_rows
         host["sources"][...] = layout.sources
-        np.take(at, layout.fed, out=host["positions"][:-1])
-        host["positions"][-1] = at[:-1]
-        host["starts"][...] = host["positions"][:-1, ::width]
+        np.take(at, layout.fed, out=host["positions"][:-1].reshape(layout.fed.shape))
+        host["positions"][-1] = at[:-1].reshape(-1, width)
+        host["starts"][...] = host["positions"][:-1, :, 0]
         host["lengths"][...] = host["starts"] + (width - 1)
 
     def upload(self) -> None:
@@ -252,7 +253,7 @@ class DeviceRows:
         tokens = self._fed if self._width == 1 else self._inputs.device["tokens"]
         return {
             TensorRole.INPUT_IDS: tokens[:rows],
-            TensorRole.POSITION_IDS: self._positions(self._num_layers, rows),
+            TensorRole.POSITION_IDS: self._of_slots("positions", self._num_layers, rows, 0),
             TensorRole.HIDDEN_STATES_OUT: self.section(0, rows),
         }
 
@@ -264,7 +265,7 @@ class DeviceRows:
         ``source`` is the section that it reads.
         """
         tensors: dict[TensorRole, Tensor] = {
-            TensorRole.POSITION_IDS: self._positions(layer, rows, first),
+            TensorRole.POSITION_IDS: self._of_slots("positions", layer, rows, first),
             TensorRole.WRITE_INDICES: self._of_slots("starts", layer, rows, first),
             TensorRole.SEQLENS_K: self._of_slots("lengths", layer, rows, first),
             TensorRole.HIDDEN_STATES: self.section(source, rows, first),
@@ -282,17 +283,10 @@ class DeviceRows:
             TensorRole.ROW_POSITIONS: self._inputs.device["logit rows"][: rows * self._width],
         }
 
-    def _positions(self, layer: int, rows: int, first: int = 0) -> DeviceTensor:
-        """Return positions [rows, S] of a layer's tokens."""
-        field = self._inputs.device["positions"]
-        flat = replace(field, shape=((self._num_layers + 1) * self._max_rows, self._width))
-        start = layer * self._max_rows + first
-        return flat[start : start + rows]
-
     def _of_slots(self, name: str, layer: int, rows: int, first: int) -> DeviceTensor:
-        """Return the part of a field for a layer's slots."""
+        """Return the part of a field [layers, rows, …] for a layer's slots."""
         field = self._inputs.device[name]
-        flat = replace(field, shape=(self._num_layers * self._max_rows,))
+        flat = replace(field, shape=(field.shape[0] * self._max_rows, *field.shape[2:]))
         start = layer * self._max_rows + first
         return flat[start : start + rows]
 
