@@ -142,6 +142,7 @@ class ConfigReader:
         self.config = config
         self.prefix = prefix
         self.problems: list[str] = []
+        self._refused: set[str] = set()
 
     def size(self, key: str, default: int, maximum: int) -> int:
         """Return an integer from 1 to ``maximum``; ``default`` if it is missing or null."""
@@ -252,5 +253,10 @@ class ConfigReader:
         ]
         return max_seq_len
 
+    def accepted(self, *keys: str) -> bool:
+        """Return True if no problem was found with these fields, whose values may be compared."""
+        return self._refused.isdisjoint(keys)
+
     def _refuse(self, key: str, remedy: str) -> None:
+        self._refused.add(key)
         self.problems.append(f"{self.prefix}{key} is {shown(self.config[key])}; {remedy}")

@@ -84,7 +84,8 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         for key, default in _DEFAULT_TOKEN_IDS.items()
     }
     reader.check_kind(_ARCHITECTURES)
-    if hidden_size % (num_heads := sizes["num_attention_heads"]):
+    num_heads = sizes["num_attention_heads"]
+    if hidden_size % num_heads and reader.accepted("hidden_size", "num_attention_heads"):
         reader.problems.append(
             f"num_attention_heads is {num_heads}; it must divide hidden_size {hidden_size}"
         )

@@ -204,6 +204,16 @@ def test_all_reasons_against_a_configuration_are_listed_together() -> None:
 
 
 @pytest.mark.parametrize(
+    "change", [{"num_attention_heads": 0, "hidden_size": 100}, {"hidden_size": 4.0}]
+)
+def test_a_refused_size_is_not_compared_with_others(change: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        model_spec({**TINY, "num_attention_heads": 5, **change}, "odd")
+    (problem,) = caught.value.problems
+    assert "allowed: an integer from 1" in problem
+
+
+@pytest.mark.parametrize(
     ("config", "generation", "ends"),
     [
         (7, None, (7,)),

@@ -138,13 +138,15 @@ def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
     num_heads = reader.size("num_attention_heads", defaults["num_attention_heads"], MAX_WIDTH)
     kv_default = None if "num_key_value_heads" in config else defaults["num_key_value_heads"]
     num_kv_heads = reader.size("num_key_value_heads", kv_default or num_heads, MAX_WIDTH)
-    if num_heads % num_kv_heads:
+    if num_heads % num_kv_heads and reader.accepted("num_attention_heads", "num_key_value_heads"):
         reader.problems.append(
             f"num_attention_heads is {num_heads}; it must be a multiple of num_key_value_heads "
             f"{num_kv_heads}"
         )
     has_width = bool(config.get("head_dim") or defaults["head_dim"])
-    if hidden_size % num_heads and (member.heads_divide_size or not has_width):
+    if not reader.accepted("hidden_size", "num_attention_heads"):
+        hidden_size, num_heads = defaults["hidden_size"], defaults["num_attention_heads"]
+    elif hidden_size % num_heads and (member.heads_divide_size or not has_width):
         reader.problems.append(
             f"num_attention_heads is {num_heads}; {'' if has_width else 'without head_dim '}it "
             f"must divide hidden_size {hidden_size}"

@@ -219,6 +219,15 @@ def test_structures_that_cannot_be_compiled_are_refused_by_name(
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_key_value_heads"])
+def test_a_refused_number_of_heads_is_not_compared_with_others(key: str) -> None:
+    numbers = {"hidden_size": 50, "num_attention_heads": 5, "num_key_value_heads": 5}
+    with pytest.raises(UnsupportedModelError) as caught:
+        spec_of({"model_type": "llama", **TINY, "head_dim": None, **numbers, key: 0})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{key} is 0; allowed: an integer from 1")
+
+
 @pytest.mark.parametrize(
     "factor", [pytest.param(10**400, id="huge"), 1e39, math.nan, True, 0.4, "1", None]
 )
