@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.documents import read_object
-from ...engines.errors import CheckpointError, ScheduleError
+from ...engines.errors import CheckpointError, ScheduleError, few
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
@@ -21,7 +21,7 @@ from .chat import CheckpointChat, parse_tokenizer, read_chat, template_file
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
-from .mistaken import mistaken
+from .mistaken import is_lfs_pointer, mistaken
 from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
 from .tokenizer import byte_level_tokenizer, read_tokenizer, with_tokenizer_end
@@ -290,6 +290,12 @@ def _canonical(
     tensors: dict[str, StoredTensor] = {}
     problems = []
     for path in files:
+        if is_lfs_pointer(path):
+            problems.append(
+                f"{path.name}: is a Git LFS pointer, which stands for the weights; run git lfs "
+                "pull in its directory, or download it again"
+            )
+            continue
         try:
             mapped = map_file(path)
         except CheckpointError as error:
@@ -326,24 +332,25 @@ def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
         ]
     twins = {name: twin for name, twin in spare.items() if name in names and twin in names}
     shapes = expected | {name: expected[twin] for name, twin in twins.items()}
-    problems = [f"{name} is missing" for name in sorted(expected.keys() - names)]
-    problems += [
+    missing = [f"{name} is missing" for name in sorted(expected.keys() - names)]
+    unexpected = [
         f"{name} is unexpected in this structure"
         for name in sorted(names - expected.keys() - spare.keys())
     ]
     present = shapes.keys() & names
     misshapen = {name for name in present if reader.shape(name) != shapes[name]}
-    problems += [
+    different = [
         f"{name} differs from {twin} although tie_word_embeddings is true; set it to false in "
         "config.json to use the head's own weights"
         for name, twin in twins.items()
         if not misshapen & {name, twin} and reader.content_id(name) != reader.content_id(twin)
     ]
-    problems += [
+    wrong_shapes = [
         f"{name} is {list(reader.shape(name))}; expected {list(shapes[name])} by config.json"
         for name in sorted(misshapen)
     ]
-    return problems
+    kinds = (missing, unexpected, different, wrong_shapes)
+    return [problem for kind in kinds for problem in few(kind)]
 
 
 def _common_prefix(names: Set[str], expected: Mapping[str, object]) -> str | None:

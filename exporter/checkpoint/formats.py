@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from ...engines.documents import json_kind, open_regular, parse_json
-from ...engines.errors import CheckpointError, shown
+from ...engines.errors import CheckpointError, few, shown
 from ...engines.host.installation import require_extra
 from .foreign import library_reads
 from .reader import StoredTensor, StoredType
@@ -40,7 +40,7 @@ _MAX_DIMENSIONS = 8
 def map_safetensors(path: Path) -> dict[str, StoredTensor]:
     """Return the file's tensors by their names in the file.
 
-    Raises CheckpointError, all problems at once, if the file is truncated, its header is broken,
+    Raises CheckpointError, with the first problems and the number of others, if the file is truncated, its header is broken,
     or a tensor is not float32, float16 or bfloat16.
     """
     with open_regular(path) as file:
@@ -66,7 +66,7 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
         if (problem := _entry_problem(entry, size - start))
     ]
     if problems := problems or list(_gaps(entries, size - start)):
-        raise CheckpointError(str(path), *problems)
+        raise CheckpointError(str(path), *few(problems))
     return {name: _stored_tensor(entry, data, start) for name, entry in entries.items()}
 
 
@@ -163,7 +163,7 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
         else:
             problems.append(f"{name} is {tensor.dtype}; allowed: float32, float16, bfloat16")
     if problems:
-        raise CheckpointError(str(path), *problems)
+        raise CheckpointError(str(path), *few(problems))
     return tensors
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...engines.documents import read_object
+from ...engines.documents import open_regular, read_object
 from ...engines.errors import CheckpointError
 
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 _CACHED = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)")
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 ADAPTER_NAME = "adapter_config.json"
 
 
@@ -47,6 +48,12 @@ def mistaken(path: Path) -> str | None:
     if files := [name for name in names if name.lower().endswith(".gguf")]:
         return f"holds {files[0]}, which {mistaken(path / files[0])}"
     return None
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return True if Git LFS, which a clone was made without, would put another file there."""
+    with open_regular(path) as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
 
 
 def _of_base(path: Path) -> str:

@@ -167,6 +167,31 @@ def test_truncated_file_is_refused(directory: Path, file_format: str) -> None:
         open_directory(directory)
 
 
+def test_of_many_problems_of_a_kind_the_first_are_listed_and_the_others_counted(
+    directory: Path,
+) -> None:
+    path = directory / "model.safetensors"
+    count = len(stored(directory))
+    path.write_bytes(path.read_bytes()[: 8 + int.from_bytes(path.read_bytes()[:8], "little")])
+    with pytest.raises(CheckpointError) as truncated:
+        open_directory(directory)
+    *first, last = truncated.value.problems
+    assert len(first) == 10
+    assert all(problem.endswith("the file is truncated; download it again") for problem in first)
+    assert last == f"model.safetensors: and {count - 10} more like these"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("x", "unexpected in this"), ("", "missing")])
+def test_of_many_wrong_tensors_the_first_are_listed(directory: Path, name: str, kind: str) -> None:
+    tensors = stored(directory)
+    kept = dict(list(tensors.items())[:3]) if kind == "missing" else tensors
+    added = {f"model.decoder.{name}{i}": torch.zeros(1) for i in range(30)} if name else {}
+    rewrite(directory, "safetensors", kept | added)
+    with pytest.raises(CheckpointError) as wrong:
+        open_directory(directory)
+    assert sum(kind in problem for problem in wrong.value.problems) == 10
+
+
 def test_all_missing_shards_are_named(directory: Path) -> None:
     rewrite(directory, "safetensors sharded", stored(directory))
     for shard in directory.glob("*.safetensors"):

@@ -45,9 +45,23 @@ def as_parts(directory: Path) -> Path:
     return directory
 
 
+def as_clone_without_lfs(directory: Path) -> Path:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (directory / "model.safetensors").write_text(pointer)
+    return directory
+
+
+def as_clone_of_bin_without_lfs(directory: Path) -> Path:
+    as_clone_without_lfs(directory)
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    return directory
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
+        (as_clone_without_lfs, "model.safetensors: is a Git LFS pointer, which stands for the"),
+        (as_clone_of_bin_without_lfs, "pytorch_model.bin: is a Git LFS pointer, which stands"),
         (as_adapter, "holds a PEFT adapter of me/base, not a whole model; merge it: AutoPeft"),
         (as_cache, "is a folder of the hub's cache; pass the hub id me/my-model, or one of"),
         (as_gguf, "is a GGUF file, for llama.cpp; pass the directory or the hub id of the model"),
