@@ -40,8 +40,8 @@ _MAX_DIMENSIONS = 8
 def map_safetensors(path: Path) -> dict[str, StoredTensor]:
     """Return the file's tensors by their names in the file.
 
-    Raises CheckpointError, with the first problems and the number of others, if the file is truncated, its header is broken,
-    or a tensor is not float32, float16 or bfloat16.
+    Raises CheckpointError, with the first problems and the number of others, if the file is
+    truncated, its header is broken, or a tensor is not float32, float16 or bfloat16.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -121,8 +121,9 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
     """Return the file's tensors by their names in the file.
 
     Only weights are unpickled; no code runs. Files written before PyTorch 1.6 are not zip archives
-    and can't be mapped; the error says how to convert them. Raises CheckpointError, all problems
-    at once, also for tensors that are not float32, float16 or bfloat16.
+    and can't be mapped; the error says how to convert them. Raises CheckpointError, with the
+    first problems and the number of others, also for tensors that are not float32, float16 or
+    bfloat16.
     """
     require_extra("export", "reading .bin files")
     import torch
