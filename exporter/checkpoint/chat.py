@@ -54,7 +54,8 @@ def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> Check
         try:
             template.encode(SAMPLE)
         except (BundleError, UsageError) as error:
-            problems = (f"{problem}; correct or remove it" for problem in error.problems)
+            about = "" if isinstance(error, BundleError) else f"renders no chat: {error.subject} "
+            problems = (f"{about}{problem}; correct or remove it" for problem in error.problems)
             raise CheckpointError(str(path), *problems) from error
     return chat
 

@@ -92,7 +92,10 @@ def test_a_text_also_ends_at_the_tokenizers_end_token(source: Path, name: str) -
     ("template", "problem"),
     [
         ("{% for %}", r"is not a template \(line 1"),
-        ("{{ raise_exception('no users') }}", "are refused by the chat template: no users"),
+        (
+            "{{ raise_exception('no users') }}",
+            "renders no chat: messages are refused by .* no users",
+        ),
         ("{{ '%(a)3900000000d' % {'a': 1} }}", "needs more than 512 MiB of memory"),
         ("{{ 5 | round(-1000000000) }}", "takes (more|longer) than"),
         ("{{ messages[0].content.text }}{{ messages.x.y }}", "can't render these messages"),
