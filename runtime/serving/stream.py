@@ -14,6 +14,7 @@ from typing import Self, cast
 
 from typing_extensions import override
 
+from ...engines.errors import UsageError
 from ..requests.request import Request
 from ..scheduling.running_request import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta, joined
@@ -213,7 +214,12 @@ class RequestStream(PendingRequest):
         return replace(one, logprobs=tuple(chain.from_iterable(entries)))
 
     async def _wait(self) -> None:
-        """Wait for a delta or the end."""
+        """Wait for a delta or the end.
+
+        Raises UsageError in another event loop, which the engine could not wake.
+        """
+        if asyncio.get_running_loop() is not self.loop:
+            raise UsageError("stream", "belongs to the event loop that submitted it; read it there")
         while not self._unread and not self._has_ended:
             self._changed.clear()
             await self._changed.wait()

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from skipdec import RequestStream, SamplingParams
+from skipdec import RequestStream, SamplingParams, UsageError
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.serving.messages import ServedRequest
 from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
@@ -29,6 +29,16 @@ class CountedDelta(StreamDelta):
 def stream_of(params: SamplingParams) -> RequestStream:
     request = Request(0, "a", (5,), params, TOKENS)
     return RequestStream(ServedRequest("a", request, "full", monotonic() + 60), num_layers=2)
+
+
+def test_a_stream_is_refused_in_another_event_loop() -> None:
+    async def submitted() -> RequestStream:
+        return stream_of(SamplingParams())
+
+    stream = asyncio.run(submitted())
+    for read in (stream.__anext__, stream.read, stream.output):
+        with pytest.raises(UsageError, match="belongs to the event loop that submitted it"):
+            asyncio.run(asyncio.wait_for(read(), 5))
 
 
 def test_an_end_without_a_token_sets_no_first_token_time() -> None:
