@@ -124,6 +124,11 @@ def test_the_citation_has_the_package_version() -> None:
     assert f"version: {project['version']}\n" in page("CITATION.cff")
 
 
+def test_each_command_on_the_pages_has_its_own_line() -> None:
+    joined = re.compile(r"^skipdec [^|;&$`]* skipdec [a-z]", re.MULTILINE)
+    assert [name for name in PAGES if any(map(joined.search, blocks(name, "sh")))] == []
+
+
 def test_no_page_installs_skipdec_from_an_index() -> None:
     installing = re.compile(r"pip install (-\S+ )?['\"]?skipdec")
     assert [name for name in PAGES if installing.search(page(name))] == []
