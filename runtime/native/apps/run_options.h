@@ -62,7 +62,7 @@ inline std::int32_t parse_count(const std::string& text) {
 inline std::vector<Option> running_options(RunOptions& run) {
   Options& engine = run.engine;
   return {
-      {"--schedule", "", "TEXT", "full, 2x, linear:max=16,min=8,… or a file (bundle's own)",
+      {"--schedule", "", "TEXT", "full, 2x, 2x:horizon=64, or JSON or its file (bundle's own)",
        [&](const std::string& text) {
          parse_name(text, "a schedule, e.g. 2x");
          engine.schedule(text);

@@ -245,6 +245,13 @@ def test_help_names_every_option() -> None:
     assert all(f"  {name}" in text for name in allowed.split(", "))
 
 
+def test_each_schedule_that_the_help_offers_is_accepted(text_bundle: Path) -> None:
+    (line,) = (line for line in run("--help").stdout.splitlines() if "--schedule" in line)
+    offered, _, _ = line.partition("--schedule TEXT")[2].partition(" or JSON")
+    for text in offered.strip(" ,").split(", "):
+        run(text_bundle, "a", "--schedule", text)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_completions_and_keep_partial_output(
     text_bundle: Path, number: signal.Signals
