@@ -21,7 +21,7 @@ from skipdec.calib.evaluation.metrics import Outcome
 from skipdec.calib.evaluation.positions import PositionProfile, position_buckets, position_profiles
 from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError
-from skipdec.engines.host.console import markdown_report, number
+from skipdec.engines.host.console import markdown_report
 from skipdec.runtime.generator import Generator
 
 TEXT = "the cat sat on the mat and the dog sat by the cat on the mat and so on " * 3
@@ -174,10 +174,3 @@ def test_tables_json_and_picture_show_positions(scored: Evaluation, tmp_path: Pa
 def test_positions_are_absent_without_the_option(evaluation: Evaluation) -> None:
     assert report_document(evaluation)["rows"][0]["positions"] is None
     assert "by position" not in markdown_report(tables(evaluation))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(-1e-9, "+0.00"), (0.125, "+0.12"), (-2.0, "-2.00"), (math.nan, "–")]
-)
-def test_figures_are_never_negative_zero(value: float, text: str) -> None:
-    assert number(value, 2, signed=True) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from command_line import run
 from hollow_bundles import write_hollow_bundle
 from reports import shown
 
-from skipdec.engines.host.console import Table, facts, markdown_report, result_console
+from skipdec.engines.host.console import Table, facts, markdown_report, number, result_console
 from skipdec.runtime.commands import doctor
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -63,3 +64,10 @@ def test_inspect_and_doctor_never_cut_a_figure(
     text = figures + capsys.readouterr().out
     assert len(re.findall(r"\d\.\d\d×", text)) == 6
     assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-1e-9, "+0.00"), (0.125, "+0.12"), (-2.0, "-2.00"), (math.nan, "–")]
+)
+def test_figures_are_never_negative_zero(value: float, text: str) -> None:
+    assert number(value, 2, signed=True) == text
