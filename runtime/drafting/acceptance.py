@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import prod
-from operator import mul
 
 _IMAGINED = 4.0  # pseudo-counts at the prior with which each class of evidence begins
 _IMAGINED_OF_LAYERS = 16.0  # their priors are better, and a few failures must not end drafts
@@ -90,24 +88,21 @@ class SourceAcceptance:
         """Return the share of guesses of this class that were accepted."""
         return self._held[evidence] / self._tried[evidence]
 
-    def chances(self, evidence: Sequence[int], row: RowResults) -> list[float]:
-        """Return the chances that the first 1, 2, … guesses are all accepted in a row.
+    def expected(self, evidence: Sequence[int], row: RowResults) -> list[float]:
+        """Return how many of the first 0, 1, … guesses are expected to be accepted in a row.
 
         N-grams suit some rows and not others, so the row's own results count. Layers' guesses are
         about as good in all rows, and a few wrong ones would end drafts that pay.
 
-        Worked: classes accepted with 0.8 and 0.5, in a new row: 0.8 and 0.8 · 0.5 = 0.4.
+        Worked: classes accepted with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
         """
-        factor = 1.0 if self.runs_layers else row.factor
-        shares = (min(_MOST_SHARE, self.share(one) * factor) for one in evidence)
-        return list(accumulate(shares, mul))
-
-    def expected(self, evidence: Sequence[int], row: RowResults) -> list[float]:
-        """Return how many of the first 0, 1, … guesses are expected to be accepted in a row.
-
-        Worked, with the chances of `chances`: 0, 0.8 and 0.8 + 0.4 = 1.2.
-        """
-        return list(accumulate(self.chances(evidence, row), initial=0.0))
+        factor, power, total = 1.0 if self.runs_layers else row.factor, 1.0, 0.0
+        sums = [0.0]
+        for one in evidence:
+            power *= min(_MOST_SHARE, self.share(one) * factor)
+            total += power
+            sums.append(total)
+        return sums
 
     def chance(self, evidence: Sequence[int]) -> float:
         """Return the chance that guesses of these classes are all accepted.

@@ -92,15 +92,15 @@ class NGramTable:
                     followers.popitem(last=False)
                 followers[key] = Followers(token)
 
-    def propose(self, tokens: Sequence[int], most: int, ahead: Sequence[int] = ()) -> Guesses:
-        """Return up to ``most`` tokens that may follow ``tokens`` and the guesses ``ahead``.
+    def propose(self, tokens: Sequence[int], most: int) -> Guesses:
+        """Return up to ``most`` tokens that may follow ``tokens``, the longest n-gram's first.
 
-        Each is what followed the longest known n-gram before it. The evidence of a guess is the
-        length of that n-gram, and which share of the tokens that followed it was this one. Worked:
-        ``d`` followed ``a b`` twice, another token once; of one token more than have been seen,
-        2 / 4 is in the third quarter, so the class is 4 · (2 − 1) + 2 = 6.
+        The evidence of a guess is the length of its n-gram, and which share of the tokens that
+        followed it was this one. Worked: ``d`` followed ``a b`` twice, another token once; of one
+        token more than have been seen, 2 / 4 is in the third quarter, so the class is
+        4 · (2 − 1) + 2 = 6.
         """
-        tail = (*tokens[-NGRAM_TOKENS:], *ahead)[-NGRAM_TOKENS:]
+        tail = tuple(tokens[-NGRAM_TOKENS:])
         proposed: list[int] = []
         evidence: list[int] = []
         while len(proposed) < most:
@@ -162,17 +162,16 @@ class LookupIndex:
         self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the index after it
         self._done = 0  # n-grams that end before this index are in the index
 
-    def propose(self, tokens: Sequence[int], most: int, ahead: Sequence[int] = ()) -> Guesses:
+    def propose(self, tokens: Sequence[int], most: int) -> Guesses:
         """Return up to ``most`` tokens that followed the last earlier occurrence of the text's end.
 
-        ``tokens`` are the text so far, which only grows from call to call; its end includes the
-        guesses ``ahead`` of it. The evidence of a guess is the number of tokens before it that
-        match, guesses included: 2 is class 0, 8 and more class 6.
+        ``tokens`` are the text so far, which only grows from call to call. The evidence of a guess
+        is the number of tokens before it that match, guesses included: 2 is class 0, 8 and more
+        class 6.
         """
         self._add(tokens)
-        tail = (*tokens[-_LOOKUP_TOKENS:], *ahead)[-_LOOKUP_TOKENS:]
-        for length in range(len(tail), _LEAST_LOOKUP_TOKENS - 1, -1):
-            index = self._behind.get(tail[-length:])
+        for length in range(min(_LOOKUP_TOKENS, len(tokens)), _LEAST_LOOKUP_TOKENS - 1, -1):
+            index = self._behind.get(tuple(tokens[-length:]))
             if index is not None:
                 found = tokens[index : index + most]
                 matched = range(length, length + len(found))

@@ -59,8 +59,8 @@ class DraftPolicy:
     n-grams are accepted with 0.95, seven yield 6.73 for 1.28.
 
     Layers give the probability of each of their guesses. They go on drafting, and a pass checks
-    their tokens and those with which n-grams continue, as long as the chance that the next token is
-    accepted exceeds its cost times that gain.
+    their tokens, as long as the chance that the next token is accepted exceeds its cost times that
+    gain.
 
     Nothing is drafted for a row whose best gain is below 1.03. After 128 passes without a checked
     guess, a drafter's acceptance is taken to be 0.8, and it drafts again where that would gain.
@@ -147,29 +147,22 @@ class DraftPolicy:
         chance is that all of its guesses are accepted times the drafter's acceptance rate. The
         chances of all rows are summed, because one draft step serves them together.
         """
-        ahead, one = len(drafted[0].tokens), self.sources[source]
+        ahead = len(drafted[0].tokens)
         step = self._step_cost(source, num_rows)
         further = self._costs.further(num_rows, ahead + 1)
         if further + (ahead + 1) * step > self._spare:
             return False
         cost = further - self._costs.further(num_rows, ahead) + step
-        chance = sum(one.chance(guesses.evidence) for guesses in drafted) * one.share(UNKNOWN)
+        chance = self._held(source, drafted, ahead) * self.sources[source].share(UNKNOWN)
         return chance > self._gain * cost * num_rows
 
-    def worth_checking(
-        self, source: int, steps: int, chances: Sequence[Sequence[float]], num_rows: int
-    ) -> int:
-        """Return how many of each row's tokens a pass should check after ``steps`` draft steps.
-
-        ``chances`` has, row by row, the chance that its first 1, 2, … tokens are all accepted.
-        """
+    def worth_checking(self, source: int, drafted: Sequence[Guesses], num_rows: int) -> int:
+        """Return how many of each row's drafted tokens a pass should check."""
         best, most, held = 0, 0.0, 0.0
-        spare = self._spare - steps * self._step_cost(source, num_rows)
-        for count in range(1, max(map(len, chances)) + 1):
-            held += sum(row[count - 1] for row in chances if len(row) >= count)
-            further = self._costs.further(num_rows, count)
-            worth = held - self._gain * further * num_rows
-            if worth > most and further <= spare:
+        for count in range(1, max(len(guesses.tokens) for guesses in drafted) + 1):
+            held += self._held(source, drafted, count)
+            worth = held - self._gain * self._costs.further(num_rows, count) * num_rows
+            if worth > most:
                 best, most = count, worth
         return best
 
@@ -189,6 +182,15 @@ class DraftPolicy:
         """Return what a draft step of a drafter costs, in passes over one token."""
         one = self.sources[source]
         return self._costs.draft_cost(one.source, num_rows, one.draft_prior)
+
+    def _held(self, source: int, drafted: Sequence[Guesses], count: int) -> float:
+        """Return how many of the rows' ``count``-th tokens are expected to be accepted."""
+        one = self.sources[source]
+        return sum(
+            one.chance(guesses.evidence[:count])
+            for guesses in drafted
+            if len(guesses.tokens) >= count
+        )
 
 
 def _assigned(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from typing_extensions import override
 
 from ..drafting.acceptance import UNKNOWN, Guesses
-from ..drafting.chain import Chain, Link
 from ..drafting.config import DraftConfig, DraftPart
 from ..drafting.memory import DraftMemory
 from ..drafting.policy import Offer
@@ -25,13 +25,21 @@ from .running_request import Row
 _LEARNED_OF_PAUSES = 4  # one in so many texts that end during a pause is learned
 
 
+@dataclass(frozen=True)
+class _Drafted:
+    """The guesses that one row feeds in this pass, and the index of their drafter."""
+
+    drafter: int
+    guesses: Guesses
+
+
 class DraftedDecoding(Decoding):
     """Feeds the tokens that a drafter proposes after each row's last token.
 
-    `DraftPolicy` chooses the drafter and the number of tokens; n-grams continue what layers guess.
-    Without ``adapt`` it is the first drafter that proposes anything, with all of its tokens. Rows
-    whose requests switch drafts off feed one token. A guess changes no text: `Decoding.accept`
-    draws every token from full logits with the row's own sampler.
+    `DraftPolicy` chooses the drafter and the number of tokens. Without ``adapt`` it is the first
+    drafter that proposes anything, with all of its tokens. Rows whose requests switch drafts off
+    feed one token. A guess changes no text: `Decoding.accept` draws every token from full logits
+    with the row's own sampler.
 
     The drafters learn from every text, even if nothing was drafted for it, but only from every
     fourth text that ends during a pause of the policy.
@@ -51,7 +59,7 @@ class DraftedDecoding(Decoding):
             [memory.source(one.source, one.priors, one.draft_prior) for one in drafters]
         )
         self._rows: dict[int, RowDrafts] = {}  # by number
-        self._drafted: dict[int, Chain] = {}  # of this pass, by row number
+        self._drafted: dict[int, _Drafted] = {}  # of this pass, by row number
         self._drafting = 0
         self._held = 0  # guesses accepted in this pass
         self._is_paused = False  # in this pass
@@ -81,8 +89,10 @@ class DraftedDecoding(Decoding):
         self._follow(rows)
         self._drafted = self._draft(rows)
         self._has_new_rows |= was_paused  # what was written in the pause is learned now
-        nothing = Chain()
-        return [fed(row, self._drafted.get(row.number, nothing).tokens) for row in rows]
+        return [
+            fed(row, drafted.guesses.tokens if (drafted := self._drafted.get(row.number)) else ())
+            for row in rows
+        ]
 
     @override
     def passed(
@@ -155,7 +165,7 @@ class DraftedDecoding(Decoding):
         if self._ended_in_pauses % _LEARNED_OF_PAUSES == 0:
             self._learn(drafts or RowDrafts.of(row))
 
-    def _draft(self, rows: Sequence[Row]) -> dict[int, Chain]:
+    def _draft(self, rows: Sequence[Row]) -> dict[int, _Drafted]:
         """Return the guesses of rows that draft, by their numbers."""
         self._drafting = 0
         if self._config.adapt and self._memory.costs.wants_plain(len(rows)):
@@ -171,9 +181,9 @@ class DraftedDecoding(Decoding):
             return self._draft_most_expected(open_rows, len(rows))
         return self._draft_in_order(open_rows)
 
-    def _draft_in_order(self, open_rows: Sequence[RowDrafts]) -> dict[int, Chain]:
+    def _draft_in_order(self, open_rows: Sequence[RowDrafts]) -> dict[int, _Drafted]:
         """Ask one drafter after the other for the rows that have no guesses yet."""
-        found: dict[int, Chain] = {}
+        found: dict[int, _Drafted] = {}
         for index, drafter in enumerate(self._drafters):
             able = [
                 one
@@ -186,7 +196,7 @@ class DraftedDecoding(Decoding):
             self._drafting = max(self._drafting, most)
             for one, guesses in zip(able, self._propose(index, able, most), strict=True):
                 if guesses.tokens:
-                    found[one.row.number] = Chain((Link(index, guesses),))
+                    found[one.row.number] = _Drafted(index, guesses)
         return found
 
     def _most(self, rows: Sequence[RowDrafts]) -> int:
@@ -195,7 +205,7 @@ class DraftedDecoding(Decoding):
 
     def _draft_most_expected(
         self, open_rows: Sequence[RowDrafts], num_rows: int
-    ) -> dict[int, Chain]:
+    ) -> dict[int, _Drafted]:
         """Let the policy choose among n-grams' guesses and those that layers may draft."""
         most = self._config.tokens
         proposed: dict[tuple[int, int], Guesses] = {}  # by row and drafter
@@ -213,7 +223,7 @@ class DraftedDecoding(Decoding):
                 if classes:
                     row_offers[index] = Offer(classes, one.of_source(drafter.source))
         choice = self._policy.choose(offers, num_rows)
-        found: dict[int, Chain] = {}
+        found: dict[int, _Drafted] = {}
         for index, drafter in enumerate(self._drafters):
             able = [
                 one
@@ -223,48 +233,26 @@ class DraftedDecoding(Decoding):
             if not able:
                 continue
             if isinstance(drafter, LayerDrafter):
-                chains = self._draft_on(index, drafter, able, num_rows)
+                guesses = self._draft_on(index, drafter, able, num_rows)
             else:
                 self._drafting = max(self._drafting, choice.count)
-                links = [Link(index, proposed[one.row.number, index]) for one in able]
-                chains = [Chain((link,)).first(choice.count) for link in links]
-            found |= zip((one.row.number for one in able), chains, strict=True)
+                guesses = [proposed[one.row.number, index].first(choice.count) for one in able]
+            for one, row_guesses in zip(able, guesses, strict=True):
+                if row_guesses.tokens:
+                    found[one.row.number] = _Drafted(index, row_guesses)
         return found
 
     def _draft_on(
         self, index: int, drafter: LayerDrafter, rows: Sequence[RowDrafts], num_rows: int
-    ) -> list[Chain]:
-        """Return what layers draft for rows, continued by n-grams: as many tokens as pay."""
+    ) -> list[Guesses]:
+        """Return what layers draft for rows: as many tokens as pay."""
         policy = self._policy
         drafted = drafter.propose(
             rows, self._config.tokens, lambda each: policy.goes_on(index, each, num_rows)
         )
-        chains = [
-            self._continued(one, self._link(one, index, guesses))
-            for one, guesses in zip(rows, drafted, strict=True)
-        ]
-        steps = max(len(one.tokens) for one in drafted)
-        chances = [chain.chances for chain in chains]
-        count = policy.worth_checking(index, steps, chances, num_rows)
-        self._drafting = max(self._drafting, steps, count)
-        return [chain.first(count) for chain in chains]
-
-    def _continued(self, row: RowDrafts, link: Link) -> Chain:
-        """Return the guesses of layers with those of the n-grams that most likely follow them."""
-        ahead = link.guesses.tokens
-        room = min(self._config.tokens, room_of(row.row)) - len(ahead)
-        if not ahead or room <= 0:
-            return Chain((link,))
-        following = [
-            self._link(row, index, drafter.continued(row, ahead, room))
-            for index, drafter in enumerate(self._drafters)
-        ]
-        return Chain((link, max(following, key=lambda one: sum(one.chances))))
-
-    def _link(self, row: RowDrafts, index: int, guesses: Guesses) -> Link:
-        source = self._policy.sources[index]
-        chances = source.chances(guesses.evidence, row.of_source(source.source))
-        return Link(index, guesses, chances)
+        self._drafting = max(self._drafting, *(len(one.tokens) for one in drafted))
+        count = policy.worth_checking(index, drafted, num_rows)
+        return [guesses.first(count) for guesses in drafted]
 
     def _propose(self, index: int, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         """Return guesses for which rows have room."""
@@ -281,11 +269,13 @@ class DraftedDecoding(Decoding):
             return
         held = sum(delta.drafted for delta in accepted)
         self._held += held
-        checked = held if row.finish_reason is not None else min(len(accepted), fed_guesses)
-        chain = self._drafted.get(row.number, Chain())
-        for index, evidence, part in chain.results(checked, held):
-            source = self._policy.sources[index]
-            source.add(evidence, part, drafts.of_source(source.source))
+        drafted = self._drafted.get(row.number)
+        if drafted is not None and fed_guesses:
+            ended = row.finish_reason is not None
+            tried = held if ended else min(len(accepted), fed_guesses)
+            source = self._policy.sources[drafted.drafter]
+            evidence = drafted.guesses.evidence[:tried]
+            source.add(evidence, held, drafts.of_source(source.source))
         row.count_drafts(fed_guesses, held)
         if row.finish_reason is not None:
             self._learn(drafts)

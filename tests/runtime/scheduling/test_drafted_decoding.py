@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 from compared_texts import greedy, run_requests, shown
-from measured_costs import costs_of
 from random_requests import run_all
 from text_bundles import STRUCTURE, export_text_bundle, export_with_kernels
 from typing_extensions import override
@@ -18,14 +17,12 @@ from typing_extensions import override
 from skipdec import Generator
 from skipdec.engines.errors import LogitsError, UsageError
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.drafting.acceptance import Guesses, confidence_class
+from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.schedule import LayerPlan
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
-from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts, room_of
-from skipdec.runtime.scheduling.layer_drafter import GoesOn, LayerDrafter
-from skipdec.runtime.scheduling.running_request import Row
+from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.sampler import Logits, SampledToken, Sampler
 
@@ -120,61 +117,6 @@ class KnownDrafter(Drafter):
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         nexts = [self._text[len(one.row.token_ids) :][:most] for one in rows]
         return [Guesses(tokens, (0,) * len(tokens)) for tokens in nexts]
-
-
-class FirstGuess(LayerDrafter):
-    """Layers that cost nothing and guess only the next token, which is right."""
-
-    def __init__(self, text: Sequence[int]) -> None:
-        self.source, self.draft_prior = "trained", 0.01
-        self._text = text
-
-    draft_steps = 0
-
-    @override
-    def reach(self, row: Row, most: int) -> int:
-        return min(most, room_of(row))
-
-    @override
-    def propose(
-        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
-    ) -> list[Guesses]:
-        nexts = [tuple(self._text[len(one.row.token_ids) :][:1]) for one in rows]
-        return [Guesses(tokens, (confidence_class(0.9),) * len(tokens)) for tokens in nexts]
-
-
-class Continuing(Drafter):
-    """N-grams that know nothing of the text, but what follows the guesses of layers."""
-
-    source, priors = "own", (0.9,)
-
-    def __init__(self, text: Sequence[int]) -> None:
-        self._text = text
-
-    @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        return [Guesses() for _ in rows]
-
-    @override
-    def continued(self, row: RowDrafts, ahead: Sequence[int], most: int) -> Guesses:
-        tokens = self._text[len(row.row.token_ids) + len(ahead) :][:most]
-        return Guesses(tokens, (0,) * len(tokens))
-
-
-def test_ngrams_continue_from_the_guesses_of_layers(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ordinary, _ = run_requests(generator, [params()])
-    text, memory = ordinary[0].outputs[0].token_ids, DraftMemory()
-    memory.costs = costs_of({tokens: 1 + 0.02 * tokens for tokens in range(8, 0, -1)})
-    monkeypatch.setattr(memory.costs, "add_pass", lambda *_: None)  # this machine's would vary
-    drafters = [Continuing(text), FirstGuess(text)]
-    decoding = DraftedDecoding(replace(ALWAYS, adapt=True), drafters, memory)
-    drafted, stats = run_requests(generator, [params()], decoding)
-    assert shown(drafted) == shown(ordinary)
-    assert stats.accepted_draft_tokens == stats.draft_tokens > 2 * stats.steps
-    for drafter in drafters:  # both learn that their guesses were right
-        assert memory.source(drafter.source, drafter.priors).share(0) > drafter.priors[0]
 
 
 def test_right_guesses_of_a_failed_row_are_counted(

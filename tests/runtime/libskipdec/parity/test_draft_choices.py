@@ -11,7 +11,6 @@ import pytest
 from programs import built_program
 
 from skipdec.runtime.drafting.acceptance import LAYER_PRIORS, UNKNOWN, Guesses, RowResults
-from skipdec.runtime.drafting.chain import Chain, Link
 from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex
 from skipdec.runtime.drafting.policy import Offer
@@ -68,7 +67,6 @@ class Replay:
                     self._known.add_draft(part, 1, step)
         self._known.add_pass(1, 1, costs[0])
         self.passes = self.drafted = self.accepted = 0
-        self.by_ngrams = 0  # checked guesses that continued from those of layers
 
     def run(self, text: Text) -> None:
         """Run passes to the end of a text."""
@@ -102,44 +100,31 @@ class Replay:
         if most == 0:
             self._policy.count_pass(1, 1, self._costs[0])
             return 1
-
-        def by_ngrams(part: str, ahead: Sequence[int] = ()) -> Guesses:
-            ngrams = {"own": self._table, "lookup": index}.get(part)
-            return ngrams.propose(tokens, most - len(ahead), ahead) if ngrams else Guesses()
-
+        by_part = {
+            "own": lambda: self._table.propose(tokens, most),
+            "lookup": lambda: index.propose(tokens, most),
+        }
         unknown = Guesses(following[:most], (UNKNOWN,) * most)
-        proposed = [by_ngrams(part) if part in PRIORS else unknown for part in self._steps]
+        proposed = [by_part.get(part, lambda: unknown)() for part in self._steps]
         offers = {
             place: Offer(one.evidence, results[place])
             for place, one in enumerate(proposed)
             if one.tokens
         }
         choice = self._policy.choose([offers], 1)
-
-        def link(source: int, guesses: Guesses) -> Link:
-            chances = self._policy.sources[source].chances(guesses.evidence, results[source])
-            return Link(source, guesses, chances)
-
-        fed, seconds, source = Chain(), 0.0, choice.sources[0] if choice.count else None
+        fed, seconds, source = Guesses(), 0.0, choice.sources[0] if choice.count else None
         if source is not None:
-            fed = Chain((link(source, proposed[source]),)).first(choice.count)
+            fed = proposed[source].first(choice.count)
             if self._policy.sources[source].runs_layers:
-                guesses = self._draft(source, following[:most])
-                seconds = STEP * len(guesses.tokens)
-                more = [
-                    link(index, by_ngrams(part, guesses.tokens))
-                    for index, part in enumerate(self._steps)
-                ]
-                best = max(more, key=lambda one: sum(one.chances))
-                fed = Chain((link(source, guesses), best))
-                steps = len(guesses.tokens)
-                fed = fed.first(self._policy.worth_checking(source, steps, [fed.chances], 1))
+                fed = self._draft(source, following[:most])
+                seconds = STEP * len(fed.tokens)
+                fed = fed.first(self._policy.worth_checking(source, [fed], 1))
         held = 0
         while held < len(fed.tokens) and fed.tokens[held] == following[held]:
             held += 1
-        for index, evidence, accepted in fed.results(min(held + 1, len(fed.tokens)), held):
-            self._policy.sources[index].add(evidence, accepted, results[index])
-            self.by_ngrams += len(evidence) * (index != source)
+        if source is not None and fed.tokens:
+            tried = fed.evidence[: held + 1]
+            self._policy.sources[source].add(tried, held, results[source])
         self._policy.count_pass(1, held + 1, self._costs[len(fed.tokens)] + seconds)
         self.drafted += len(fed.tokens)
         self.accepted += held
@@ -180,5 +165,3 @@ def test_both_make_the_same_choices_in_each_text(draft: str, costs: tuple[float,
         replay.run(text)
         assert line == f"{replay.passes} {replay.drafted} {replay.accepted}"
     assert replay.accepted > 100
-    if "ends" in draft and costs == FLAT:
-        assert replay.by_ngrams > 10

@@ -9,11 +9,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "scheduling/drafting/chain.h"
 #include "scheduling/drafting/draft_policy.h"
 #include "scheduling/drafting/ngrams/lookup_index.h"
 #include "scheduling/drafting/ngrams/ngram_table.h"
@@ -84,7 +82,8 @@ class Replay {
     std::vector<RowOffers> offers(1, RowOffers(kinds_.size()));
     for (std::size_t part = 0; most > 0 && part < kinds_.size(); ++part) {
       Guesses& guesses = proposed[part];
-      propose(part, tokens, {}, most, index, guesses);
+      if (kinds_[part] == kOwn) table_.propose(tokens, most, guesses);
+      if (kinds_[part] == kLookup) index.propose(tokens, most, guesses);
       offers.front()[part] = {guesses.evidence, &results[part]};
       if (kinds_[part] != kLayers) continue;
       offers.front()[part].evidence.assign(static_cast<std::size_t>(most), kUnknown);
@@ -94,59 +93,31 @@ class Replay {
       return 1;
     }
     const DraftChoice choice = policy_.choose(offers, 1);
-    const auto chances = [&](std::size_t part, const Guesses& guesses) {
-      return policy_.source(part).chances(guesses.evidence, results[part]);
-    };
-    Chain chain;
+    Guesses fed;
     double seconds = 0;
     if (choice.count > 0) {
       const std::size_t source = *choice.sources.front();
       if (kinds_[source] == kLayers) {
-        const Guesses guesses =
-            draft(source, completion.begin() + static_cast<std::ptrdiff_t>(written), most);
-        seconds = steps_[source] * static_cast<double>(guesses.tokens.size());
-        chain.add(source, guesses, chances(source, guesses));
-        const std::int64_t room = most - static_cast<std::int64_t>(guesses.tokens.size());
-        std::size_t best = 0;
-        double highest = 0;
-        Guesses following;
-        for (std::size_t part = 0; part < kinds_.size(); ++part) {
-          Guesses more;
-          propose(part, tokens, guesses.tokens, room, index, more);
-          const std::vector<double> found = chances(part, more);
-          const double expected = std::accumulate(found.begin(), found.end(), 0.0);
-          if (expected <= highest) continue;
-          highest = expected;
-          best = part;
-          following = more;
-        }
-        chain.add(best, following, chances(best, following));
-        chain.shorten(policy_.worth_checking(source, guesses.tokens.size(), {chain.chances()}, 1));
+        fed = draft(source, completion.begin() + static_cast<std::ptrdiff_t>(written), most);
+        seconds = steps_[source] * static_cast<double>(fed.tokens.size());
+        fed.shorten(policy_.worth_checking(source, {fed}, 1));
       } else {
-        chain.add(source, proposed[source], {});
-        chain.shorten(static_cast<std::size_t>(choice.count));
+        fed = proposed[source];
+        fed.shorten(static_cast<std::size_t>(choice.count));
       }
     }
-    const TokenSpan& fed = chain.tokens();
-    seconds = costs_[fed.size()] + seconds;
+    seconds = costs_[fed.tokens.size()] + seconds;
     std::size_t held = 0;
-    while (held < fed.size() && fed[held] == completion[written + held]) ++held;
-    chain.each_result(std::min(held + 1, fed.size()), held,
-                      [&](std::size_t part, const std::vector<std::size_t>& evidence,
-                          std::size_t checked, std::size_t part_held) {
-                        policy_.source(part).add(evidence, checked, part_held, results[part]);
-                      });
+    while (held < fed.tokens.size() && fed.tokens[held] == completion[written + held]) ++held;
+    if (!fed.tokens.empty()) {
+      const std::size_t source = *choice.sources.front();
+      const bool is_wrong = held < fed.tokens.size();
+      policy_.source(source).add(fed.evidence, held + (is_wrong ? 1 : 0), held, results[source]);
+    }
     policy_.count_pass(1, static_cast<std::int64_t>(held) + 1, seconds);
-    drafted += fed.size();
+    drafted += fed.tokens.size();
     accepted += held;
     return held + 1;
-  }
-
-  // Writes what n-grams propose after ``tokens`` and ``ahead``; nothing for layers.
-  void propose(std::size_t part, const TokenSpan& tokens, const TokenSpan& ahead, std::int64_t most,
-               LookupIndex& index, Guesses& proposed) const {
-    if (kinds_[part] == kOwn) table_.propose(tokens, ahead, most, proposed);
-    if (kinds_[part] == kLookup) index.propose(tokens, ahead, most, proposed);
   }
 
   // Drafts as many tokens as pay, up to ``most``, of which every third ID is wrong.

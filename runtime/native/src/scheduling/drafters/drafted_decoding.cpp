@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "scheduling/drafters/layers_drafter.h"
@@ -61,7 +60,7 @@ void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<Step
   for (std::size_t index = 0; index < rows.size(); ++index) {
     const auto found = rows_.find(rows[index].slot);
     const bool is_followed = found != rows_.end();
-    feed_row(rows[index], is_followed ? found->second.chain.tokens() : none, steps[index]);
+    feed_row(rows[index], is_followed ? found->second.guesses.tokens : none, steps[index]);
   }
 }
 
@@ -111,17 +110,14 @@ void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
   const auto found = rows_.find(row.slot);
   if (found == rows_.end()) return;
   FollowedRow& followed = found->second;
-  const std::size_t accepted = deltas.size() - first;
-  const auto held = static_cast<std::size_t>(num_held(deltas, first));
-  held_ += static_cast<std::int64_t>(held);
-  const std::size_t checked = row.sequence->has_ended() ? held : std::min(accepted, guesses);
-  followed.chain.each_result(checked, held,
-                             [&](std::size_t drafter, const std::vector<std::size_t>& evidence,
-                                 std::size_t own_checked, std::size_t own_held) {
-                               RowResults& results = followed.drafts.results[drafter];
-                               policy_.source(drafter).add(evidence, own_checked, own_held,
-                                                           results);
-                             });
+  if (followed.drafter != kNone && guesses > 0) {
+    const std::size_t accepted = deltas.size() - first;
+    const auto held = static_cast<std::size_t>(num_held(deltas, first));
+    const std::size_t tried = row.sequence->has_ended() ? held : std::min(accepted, guesses);
+    policy_.source(followed.drafter)
+        .add(followed.guesses.evidence, tried, held, followed.drafts.results[followed.drafter]);
+    held_ += static_cast<std::int64_t>(held);
+  }
   if (row.sequence->has_ended()) learn(followed.drafts, row);
 }
 
@@ -157,7 +153,8 @@ void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
     has_new_rows_ |= is_new;
     FollowedRow& followed = found->second;
     followed.pass = pass_;
-    followed.chain.clear();
+    followed.drafter = kNone;
+    followed.guesses.clear();
     if (is_new) followed.drafts = begin(row);
   }
   for (auto row = rows_.begin(); row != rows_.end();) {
@@ -190,7 +187,7 @@ void DraftedDecoding::draft_in_order(const std::vector<RunningRow>& rows) {
     able_.clear();
     std::int64_t most = 0;
     for (const OpenRow& open : open_) {
-      if (!open.row->chain.empty()) continue;
+      if (open.row->drafter != kNone) continue;
       if (drafters_[drafter]->reach(open.row->drafts.row, 1) == 0) continue;
       able_.push_back(open);
       most = std::max(most, std::min(open.room, config_.tokens));
@@ -199,7 +196,9 @@ void DraftedDecoding::draft_in_order(const std::vector<RunningRow>& rows) {
     drafting_ = std::max(drafting_, most);
     propose(drafter, rows, most);
     for (std::size_t index = 0; index < able_.size(); ++index) {
-      able_[index].row->chain.add(drafter, proposed_[index], {});
+      if (proposed_[index].tokens.empty()) continue;
+      able_[index].row->guesses = proposed_[index];
+      able_[index].row->drafter = drafter;
     }
   }
 }
@@ -216,64 +215,30 @@ void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
     for (std::size_t index = 0; index < open_.size(); ++index) {
       if (choice.sources[index] != drafter) continue;
       able_.push_back(open_[index]);
+      FollowedRow& row = *open_[index].row;
+      row.drafter = drafter;
       if (policy_.source(drafter).runs_layers()) continue;
       drafting_ = std::max(drafting_, choice.count);
-      Chain& chain = open_[index].row->chain;
-      chain.add(drafter, found_[drafter][index], {});
-      chain.shorten(static_cast<std::size_t>(choice.count));
+      row.guesses = found_[drafter][index];
+      row.guesses.shorten(static_cast<std::size_t>(choice.count));
     }
     if (!able_.empty() && policy_.source(drafter).runs_layers()) draft_on(drafter, rows);
   }
 }
 
-// Lets layers draft as many tokens for the rows of ``able_`` as pay, and n-grams continue.
+// Lets layers draft as many tokens for the rows of ``able_`` as pay.
 void DraftedDecoding::draft_on(std::size_t drafter, const std::vector<RunningRow>& rows) {
   const auto num_rows = static_cast<std::int64_t>(rows.size());
   propose(drafter, rows, config_.tokens, [&](const std::vector<Guesses>& drafted) {
     return policy_.goes_on(drafter, drafted, num_rows);
   });
-  std::size_t steps = 0;
-  std::vector<std::vector<double>> all_chances;
+  const std::size_t count = policy_.worth_checking(drafter, proposed_, num_rows);
   for (std::size_t index = 0; index < able_.size(); ++index) {
-    const Guesses& guesses = proposed_[index];
-    steps = std::max(steps, guesses.tokens.size());
-    FollowedRow& row = *able_[index].row;
-    row.chain.add(drafter, guesses, chances(row, drafter, guesses));
-    continue_by_ngrams(able_[index]);
-    all_chances.push_back(row.chain.chances());
+    Guesses& guesses = proposed_[index];
+    drafting_ = std::max(drafting_, static_cast<std::int64_t>(guesses.tokens.size()));
+    guesses.shorten(count);
+    able_[index].row->guesses = guesses;
   }
-  const std::size_t count = policy_.worth_checking(drafter, steps, all_chances, num_rows);
-  drafting_ = std::max(drafting_, static_cast<std::int64_t>(std::max(steps, count)));
-  for (const OpenRow& able : able_) able.row->chain.shorten(count);
-}
-
-// Adds the guesses of the n-grams that most likely follow those of layers.
-void DraftedDecoding::continue_by_ngrams(const OpenRow& open) {
-  FollowedRow& row = *open.row;
-  const auto ahead = static_cast<std::int64_t>(row.chain.tokens().size());
-  const std::int64_t room = std::min(config_.tokens, open.room) - ahead;
-  if (ahead == 0 || room <= 0) return;
-  std::size_t best = 0;
-  double most = 0;
-  Guesses following;
-  std::vector<double> following_chances;
-  for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
-    Guesses guesses;
-    drafters_[drafter]->continue_from(row.drafts, row.chain.tokens(), room, guesses);
-    std::vector<double> found = chances(row, drafter, guesses);
-    const double expected = std::accumulate(found.begin(), found.end(), 0.0);
-    if (expected <= most) continue;
-    best = drafter;
-    most = expected;
-    following = std::move(guesses);
-    following_chances = std::move(found);
-  }
-  row.chain.add(best, following, following_chances);
-}
-
-std::vector<double> DraftedDecoding::chances(const FollowedRow& row, std::size_t drafter,
-                                             const Guesses& guesses) const {
-  return policy_.source(drafter).chances(guesses.evidence, row.drafts.results[drafter]);
 }
 
 // Writes the drafter's offers to the open rows.

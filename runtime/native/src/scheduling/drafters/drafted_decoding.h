@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "scheduling/drafters/drafters.h"
-#include "scheduling/drafting/chain.h"
 #include "scheduling/drafting/draft_config.h"
 #include "scheduling/drafting/draft_policy.h"
 
@@ -16,10 +15,10 @@ namespace skipdec::runtime {
 
 // Feeds each row's last token, followed by a drafter's proposals.
 //
-// `DraftPolicy` chooses the drafter and the number of tokens; n-grams continue what layers guess.
-// Without ``adapt``, it is the first drafter that proposes anything, and all of its tokens. Rows
-// whose requests switch drafts off feed one token. Guesses don't change texts, because
-// `Decoding::accept` draws every token from full logits with the row's own sampler.
+// `DraftPolicy` chooses the drafter and the number of tokens. Without ``adapt``, it is the first
+// drafter that proposes anything, and all of its tokens. Rows whose requests switch drafts off feed
+// one token. Guesses don't change texts, because `Decoding::accept` draws every token from full
+// logits with the row's own sampler.
 //
 // Drafters learn from the text of every row that may draft, even if nothing was drafted, but only
 // from every fourth text that ends during a pause of the policy.
@@ -48,9 +47,11 @@ class DraftedDecoding : public Decoding {
   std::int64_t drafting() const override { return drafting_; }
 
  private:
+  static constexpr std::size_t kNone = SIZE_MAX;
   struct FollowedRow {
     RowDrafts drafts;
-    Chain chain;             // the guesses that the row feeds in this pass
+    std::size_t drafter = kNone;  // whose guesses the row feeds in this pass
+    Guesses guesses;
     std::uint64_t pass = 0;  // the last pass in which the row took part
   };
   // A row that has room for guesses in this pass.
@@ -65,9 +66,6 @@ class DraftedDecoding : public Decoding {
   void draft_most_expected(const std::vector<RunningRow>& rows);
   void offer(std::size_t drafter, const std::vector<RunningRow>& rows);
   void draft_on(std::size_t drafter, const std::vector<RunningRow>& rows);
-  void continue_by_ngrams(const OpenRow& open);
-  std::vector<double> chances(const FollowedRow& row, std::size_t drafter,
-                              const Guesses& guesses) const;
   void propose(std::size_t drafter, const std::vector<RunningRow>& rows, std::int64_t most,
                const GoesOn& goes_on = {});
   void count(const RunningRow& row, std::size_t guesses, const std::vector<Delta>& deltas,

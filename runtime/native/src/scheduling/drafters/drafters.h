@@ -48,11 +48,6 @@ class Drafter {
   virtual void propose(const std::vector<RowDrafts*>& drafts, const std::vector<RunningRow>& rows,
                        std::int64_t most, const GoesOn& goes_on,
                        std::vector<Guesses>& proposed) = 0;
-  // Writes up to ``most`` tokens that may follow the row's text and the guesses ``ahead`` to
-  // ``proposed``, which is empty. Only n-grams can do so at once; drafters that run layers write
-  // none.
-  virtual void continue_from(RowDrafts& /*row*/, const TokenSpan& /*ahead*/, std::int64_t /*most*/,
-                             Guesses& /*proposed*/) {}
   // Learns the row's accepted tokens from ``row.learned`` on.
   virtual void learn(const RowDrafts& /*row*/) {}
 
@@ -73,12 +68,8 @@ class OwnDrafter : public Drafter {
                std::int64_t most, const GoesOn& /*goes_on*/,
                std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < drafts.size(); ++index) {
-      continue_from(*drafts[index], {}, most, proposed[index]);
+      tables_.of(client_of(*drafts[index])).propose(drafts[index]->tokens, most, proposed[index]);
     }
-  }
-  void continue_from(RowDrafts& row, const TokenSpan& ahead, std::int64_t most,
-                     Guesses& proposed) override {
-    tables_.of(client_of(row)).propose(row.tokens, ahead, most, proposed);
   }
   void learn(const RowDrafts& row) override {
     tables_.of(client_of(row)).count(row.tokens, row.learned);
@@ -101,12 +92,8 @@ class LookupDrafter : public Drafter {
                std::int64_t most, const GoesOn& /*goes_on*/,
                std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < drafts.size(); ++index) {
-      continue_from(*drafts[index], {}, most, proposed[index]);
+      drafts[index]->index.propose(drafts[index]->tokens, most, proposed[index]);
     }
-  }
-  void continue_from(RowDrafts& row, const TokenSpan& ahead, std::int64_t most,
-                     Guesses& proposed) override {
-    row.index.propose(row.tokens, ahead, most, proposed);
   }
 };
 

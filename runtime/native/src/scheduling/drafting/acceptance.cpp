@@ -44,21 +44,21 @@ SourceAcceptance::SourceAcceptance(std::string source, const std::vector<double>
   for (const double prior : priors) held_.push_back(tried_.front() * prior);
 }
 
-std::vector<double> SourceAcceptance::chances(const std::vector<std::size_t>& evidence,
-                                              const RowResults& row) const {
+void SourceAcceptance::expect(const std::vector<std::size_t>& evidence, const RowResults& row,
+                              std::vector<double>& sums) const {
   const double factor = runs_layers() ? 1 : row.factor();
-  double power = 1;
-  std::vector<double> chances;
+  double power = 1, total = 0;
+  sums.assign(1, 0.0);
   for (const std::size_t one : evidence) {
     power *= std::min(kMostShare, share(one) * factor);
-    chances.push_back(power);
+    total += power;
+    sums.push_back(total);
   }
-  return chances;
 }
 
-double SourceAcceptance::chance(const std::vector<std::size_t>& evidence) const {
+double SourceAcceptance::chance(const std::vector<std::size_t>& evidence, std::size_t count) const {
   double chance = 1;
-  for (const std::size_t one : evidence) chance *= share(one);
+  for (std::size_t index = 0; index < count; ++index) chance *= share(evidence[index]);
   return chance;
 }
 

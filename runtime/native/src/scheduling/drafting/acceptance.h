@@ -44,15 +44,16 @@ class SourceAcceptance {
   bool runs_layers() const { return draft_prior_ > 0; }
   // Returns the share of guesses of this class that held.
   double share(std::size_t evidence) const { return held_[evidence] / tried_[evidence]; }
-  // Returns the probabilities that the first 1, 2, … guesses all hold in a row. For n-grams, which
-  // hold in some rows but not in others, the results of the row count. For layers, whose guesses
-  // hold about equally often in all rows, they don't, because a few wrong ones would end drafts
-  // that pay. Worked: classes that hold with 0.8 and 0.5, in a new row: 0.8 and 0.8 · 0.5 = 0.4.
-  std::vector<double> chances(const std::vector<std::size_t>& evidence,
-                              const RowResults& row) const;
-  // Returns the probability that guesses of these classes all hold. Worked: classes that hold with
-  // 0.8 and 0.5 give 0.4.
-  double chance(const std::vector<std::size_t>& evidence) const;
+  // Writes to ``sums`` how many of the first 0, 1, … guesses are expected to hold in a row. For
+  // n-grams, which hold in some rows but not in others, the results of the row count. For layers,
+  // whose guesses hold about equally often in all rows, they don't, because a few wrong ones would
+  // end drafts that pay. Worked: classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and
+  // 0.8 + 0.8 · 0.5 = 1.2.
+  void expect(const std::vector<std::size_t>& evidence, const RowResults& row,
+              std::vector<double>& sums) const;
+  // Returns the probability that the first ``count`` guesses of ``evidence`` all hold. Worked:
+  // classes that hold with 0.8 and 0.5 give 0.4.
+  double chance(const std::vector<std::size_t>& evidence, std::size_t count) const;
   // Counts the first ``tried`` guesses of ``evidence``, of which the first ``held`` held.
   void add(const std::vector<std::size_t>& evidence, std::size_t tried, std::size_t held,
            RowResults& row);

@@ -44,13 +44,9 @@ DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t
     expected_[row].resize(sources_.size());
     for (std::size_t source = 0; source < sources_.size(); ++source) {
       const Offer& offer = rows[row][source];
-      std::vector<double>& sums = expected_[row][source];
-      sums.clear();
+      expected_[row][source].clear();
       if (offer.evidence.empty()) continue;
-      sums.push_back(0);
-      for (const double chance : sources_[source].chances(offer.evidence, *offer.results)) {
-        sums.push_back(sums.back() + chance);
-      }
+      sources_[source].expect(offer.evidence, *offer.results, expected_[row][source]);
     }
   }
   DraftChoice best;
@@ -67,7 +63,11 @@ DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t
 
 bool DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
                           double& highest) {
-  const double step = paid ? step_cost(*paid, num_rows) : 0;
+  double step = 0;
+  if (paid) {
+    const SourceAcceptance& one = sources_[*paid];
+    step = costs_.draft_cost(one.source(), num_rows, one.draft_prior());
+  }
   std::size_t longest = 0;
   for (const auto& row : expected_) {
     for (std::size_t source = 0; source < row.size(); ++source) {
@@ -120,43 +120,43 @@ DraftChoice DraftPolicy::assign(std::optional<std::size_t> paid, std::int64_t co
   return choice;
 }
 
-double DraftPolicy::step_cost(std::size_t source, std::int64_t num_rows) const {
-  const SourceAcceptance& one = sources_[source];
-  return costs_.draft_cost(one.source(), num_rows, one.draft_prior());
-}
-
 bool DraftPolicy::goes_on(std::size_t source, const std::vector<Guesses>& drafted,
                           std::int64_t num_rows) const {
   const SourceAcceptance& one = sources_[source];
   const std::size_t ahead = drafted.front().tokens.size();
   const auto now = static_cast<std::int64_t>(ahead);
-  const double step = step_cost(source, num_rows);
+  const double step = costs_.draft_cost(one.source(), num_rows, one.draft_prior());
   const double further = costs_.further(num_rows, now + 1);
   if (further + static_cast<double>(ahead + 1) * step > spare_) return false;
   const double cost = further - costs_.further(num_rows, now) + step;
-  double held = 0;
-  for (const Guesses& guesses : drafted) held += one.chance(guesses.evidence);
-  return held * one.share(kUnknown) > gain_ * cost * static_cast<double>(num_rows);
+  const double chance = held(source, drafted, ahead) * one.share(kUnknown);
+  return chance > gain_ * cost * static_cast<double>(num_rows);
 }
 
-std::size_t DraftPolicy::worth_checking(std::size_t source, std::size_t steps,
-                                        const std::vector<std::vector<double>>& chances,
+std::size_t DraftPolicy::worth_checking(std::size_t source, const std::vector<Guesses>& drafted,
                                         std::int64_t num_rows) const {
-  const double spare = spare_ - static_cast<double>(steps) * step_cost(source, num_rows);
   std::size_t longest = 0, best = 0;
-  for (const std::vector<double>& row : chances) longest = std::max(longest, row.size());
+  for (const Guesses& guesses : drafted) longest = std::max(longest, guesses.tokens.size());
   double most = 0, expected = 0;
   for (std::size_t count = 1; count <= longest; ++count) {
-    for (const std::vector<double>& row : chances) {
-      if (row.size() >= count) expected += row[count - 1];
-    }
+    expected += held(source, drafted, count);
     const double further = costs_.further(num_rows, static_cast<std::int64_t>(count));
     const double worth = expected - gain_ * further * static_cast<double>(num_rows);
-    if (worth <= most || further > spare) continue;
+    if (worth <= most) continue;
     most = worth;
     best = count;
   }
   return best;
+}
+
+double DraftPolicy::held(std::size_t source, const std::vector<Guesses>& drafted,
+                         std::size_t count) const {
+  double held = 0;
+  for (const Guesses& guesses : drafted) {
+    if (guesses.tokens.size() < count) continue;
+    held += sources_[source].chance(guesses.evidence, count);
+  }
+  return held;
 }
 
 }  // namespace skipdec::runtime

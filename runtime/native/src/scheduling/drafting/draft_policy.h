@@ -43,8 +43,8 @@ struct DraftChoice {
 // row whose n-grams hold with 0.95, seven yield 6.73 for 1.28.
 //
 // After each step, layers know the probability of their guess. They continue to draft, and a pass
-// checks their guesses and those with which n-grams continue, as long as the probability that the
-// next token holds exceeds its cost times that gain.
+// checks their guesses, as long as the probability that the next token holds exceeds its cost times
+// that gain.
 //
 // Nothing is drafted for a row whose best gain is below 1.03. If no guess of a drafter was checked
 // for 128 passes, its guesses are expected to hold with 0.8, and it drafts again where that would
@@ -63,7 +63,6 @@ class DraftPolicy {
   // Adds a drafter after the others.
   void add_source(SourceAcceptance source);
   SourceAcceptance& source(std::size_t index) { return sources_[index]; }
-  const SourceAcceptance& source(std::size_t index) const { return sources_[index]; }
 
   // Returns true if drafts pause in the next pass, which it counts.
   bool pauses();
@@ -76,10 +75,8 @@ class DraftPolicy {
   // share one draft step.
   bool goes_on(std::size_t source, const std::vector<Guesses>& drafted,
                std::int64_t num_rows) const;
-  // Returns how many of each row's tokens a pass should check after ``steps`` draft steps.
-  // ``chances`` has, by row, the probabilities that its first 1, 2, … tokens all hold.
-  std::size_t worth_checking(std::size_t source, std::size_t steps,
-                             const std::vector<std::vector<double>>& chances,
+  // Returns how many of each row's drafted tokens a pass should check.
+  std::size_t worth_checking(std::size_t source, const std::vector<Guesses>& drafted,
                              std::int64_t num_rows) const;
   // Counts a pass with a search for guesses: its tokens and its whole time or, if it fed no guess
   // or took long for other reasons, only the guesses that held and the time of the search.
@@ -94,8 +91,8 @@ class DraftPolicy {
   bool compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
                double& highest);
   DraftChoice assign(std::optional<std::size_t> paid, std::int64_t count, double& held) const;
-  // Returns the cost of a draft step of a drafter, in passes over one token.
-  double step_cost(std::size_t source, std::int64_t num_rows) const;
+  // Returns how many of the rows' ``count``-th tokens are expected to hold.
+  double held(std::size_t source, const std::vector<Guesses>& drafted, std::size_t count) const;
   // Returns true if a drafter is asked together with ``paid``.
   bool is_asked(std::size_t source, std::optional<std::size_t> paid) const {
     return source == paid || !sources_[source].runs_layers();

@@ -144,7 +144,7 @@ TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOff) {
 
 TokenSpan proposed(const NGramTable& table, const TokenSpan& tokens, std::int64_t most) {
   Guesses found;
-  table.propose(tokens, {}, most, found);
+  table.propose(tokens, most, found);
   return found.tokens;
 }
 

@@ -14,17 +14,13 @@ static_assert(constants::kDraftLookupTokens <= constants::kDraftNgramTokens);
 
 }  // namespace
 
-void LookupIndex::propose(const TokenSpan& tokens, const TokenSpan& ahead, std::int64_t most,
-                          Guesses& proposed) {
+void LookupIndex::propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) {
   add(tokens);
   proposed.clear();
   const auto size = static_cast<std::int64_t>(tokens.size());
-  TokenSpan tail(tokens.end() - std::min(constants::kDraftLookupTokens, size), tokens.end());
-  tail.insert(tail.end(), ahead.begin(), ahead.end());
-  const auto end = static_cast<std::int64_t>(tail.size());
-  for (std::int64_t length = std::min(constants::kDraftLookupTokens, end);
+  for (std::int64_t length = std::min(constants::kDraftLookupTokens, size);
        length >= kLeastLookupTokens; --length) {
-    const auto found = after_.find(NGram::before(tail.data() + end, length));
+    const auto found = after_.find(NGram::before(tokens.data() + size, length));
     if (found == after_.end()) continue;
     const auto start = static_cast<std::int64_t>(found->second);
     for (std::int64_t index = start; index < std::min(start + most, size); ++index) {

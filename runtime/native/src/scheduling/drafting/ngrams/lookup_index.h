@@ -15,11 +15,10 @@ namespace skipdec::runtime {
 class LookupIndex {
  public:
   // Writes up to ``most`` tokens that followed the latest earlier occurrence of the text's end to
-  // ``proposed``. ``tokens`` are the text so far, which only grows from call to call; its end
-  // includes the guesses ``ahead`` of it. The evidence for a guess is the number of matching tokens
-  // before it, guesses included: 2 is class 0, and 8 or more is class 6.
-  void propose(const TokenSpan& tokens, const TokenSpan& ahead, std::int64_t most,
-               Guesses& proposed);
+  // ``proposed``. ``tokens`` are the text so far, which only grows from call to call. The evidence
+  // for a guess is the number of matching tokens before it, guesses included: 2 is class 0, and 8
+  // or more is class 6.
+  void propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed);
   // Returns the expected shares of guesses that hold, by class of evidence.
   static std::vector<double> priors();
 

@@ -1,6 +1,7 @@
 #include "scheduling/drafting/ngrams/ngram_table.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace skipdec::runtime {
@@ -51,20 +52,20 @@ void NGramTable::count(Followers& followers, std::int64_t token) {
   }
 }
 
-void NGramTable::propose(const TokenSpan& tokens, const TokenSpan& ahead, std::int64_t most,
-                         Guesses& proposed) const {
+void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) const {
+  // The last tokens of the text, followed by the proposals.
+  std::array<std::int64_t, kDraftNgramTokens + constants::kDraftMaxTokens> tail{};
   const auto known = std::min(kDraftNgramTokens, static_cast<std::int64_t>(tokens.size()));
-  TokenSpan tail(tokens.end() - known, tokens.end());
-  tail.insert(tail.end(), ahead.begin(), ahead.end());
+  std::copy(tokens.end() - known, tokens.end(), tail.begin());
   proposed.clear();
-  for (std::int64_t count = 0; count < most; ++count) {
-    const auto size = static_cast<std::int64_t>(tail.size());
-    const Match found = match(tail.data() + size, std::min(kDraftNgramTokens, size));
+  most = std::min(most, constants::kDraftMaxTokens);
+  for (std::int64_t end = known; end < known + most; ++end) {
+    const Match found = match(tail.data() + end, std::min(kDraftNgramTokens, end));
     if (found.followers == nullptr) return;
     const Follower& best = found.followers->all[found.followers->best];
     const std::int64_t share = kShares * best.count / (found.followers->total + 1);
     proposed.add(best.token, static_cast<std::size_t>(kShares * (found.length - 1) + share));
-    tail.push_back(best.token);
+    tail[static_cast<std::size_t>(end)] = best.token;
   }
 }
 

@@ -48,13 +48,12 @@ class NGramTable {
   std::int64_t size() const { return static_cast<std::int64_t>(followers_.size()); }
   // Counts each token from ``start`` on as a follower of the tokens before it.
   void count(const TokenSpan& tokens, std::size_t start);
-  // Writes up to ``most`` tokens that may follow ``tokens`` and the guesses ``ahead`` to
-  // ``proposed``, by the longest known n-gram before each. The evidence for a guess is the length
-  // of its n-gram and the guess's share of the tokens that followed it. Worked: "d" followed "a b"
-  // twice, and another token once. Of one token more than were seen, its share 2 / 4 is in the
-  // third quarter, so the class is 4 · (2 − 1) + 2 = 6.
-  void propose(const TokenSpan& tokens, const TokenSpan& ahead, std::int64_t most,
-               Guesses& proposed) const;
+  // Writes up to ``most`` tokens that may follow ``tokens`` to ``proposed``, by the longest known
+  // n-gram. The evidence for a guess is the length of its n-gram and the guess's share of the
+  // tokens that followed it. Worked: "d" followed "a b" twice, and another token once. Of one token
+  // more than were seen, its share 2 / 4 is in the third quarter, so the class is 4 · (2 − 1) + 2 =
+  // 6.
+  void propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) const;
   // Returns the expected shares of guesses that hold, by class of evidence.
   static std::vector<double> priors();
 
