@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 
 import numpy as np
 from typing_extensions import override
@@ -148,7 +149,7 @@ class CandidateLogits(StepLogits):
 def _probability(logits: Array, index: int) -> float:
     """Return the softmax of ``logits`` [N] at ``index``; NaN if the highest is not finite."""
     best = logits.max()
-    if not np.isfinite(best):
+    if not isfinite(best):
         return float("nan")
     weights = np.exp(logits - best)
     return float(weights[index] / weights.sum())

@@ -68,7 +68,7 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 
 namespace skipdec {
 const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() {
-  return reads_streams() ? kKernels<kStreamRows> : kKernels<>;
+  return reads_streams(Zen::k5) ? kKernels<kStreamRows> : kKernels<>;
 }
 }  // namespace skipdec
 

@@ -92,11 +92,11 @@ bool is_granted_tiles() {
 #endif
 }
 
-bool is_zen5_or_later() {
+std::uint32_t amd_family() {
   constexpr std::uint32_t kAmd = 0x68747541;  // the first letters of AuthenticAMD
   const std::uint32_t signature = cpuid(1, 0).a;
   const std::uint32_t family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
-  return cpuid(0, 0).b == kAmd && family >= 26;
+  return cpuid(0, 0).b == kAmd ? family : 0;
 }
 
 bool has_avx_vnni() {
@@ -132,7 +132,7 @@ bool detect(InstructionSet set) {
 
 #else
 
-bool is_zen5_or_later() { return false; }
+std::uint32_t amd_family() { return 0; }
 
 bool detect(InstructionSet set) {
 #if defined(__aarch64__) && defined(__linux__)
@@ -163,9 +163,9 @@ bool is_available(InstructionSet set) {
   return available[static_cast<std::size_t>(set)];
 }
 
-bool reads_streams() {
-  static const bool does = is_zen5_or_later() != kIsEmulated;
-  return does;
+bool reads_streams(Zen generation) {
+  static const std::uint32_t family = amd_family();
+  return (family >= static_cast<std::uint32_t>(generation)) != kIsEmulated;
 }
 
 std::string available_instruction_sets() {

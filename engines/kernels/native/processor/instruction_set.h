@@ -22,10 +22,11 @@ const char* name_of(InstructionSet set);
 // Returns true if this processor and the operating system can run ``set``.
 bool is_available(InstructionSet set);
 
-// Returns true if the processor reads weights fastest as one stream, like AMD's from Zen 5 on. A
-// test build (scripts/kernels/emulated.sh) returns the opposite, so that tests run both ways of
-// reading.
-bool reads_streams();
+// Returns true on AMD's processors with AVX-512 from ``generation`` on, for kernels that read
+// weights fastest there as one stream. A test build (scripts/kernels/emulated.sh) returns the
+// opposite, so that tests run both ways of reading.
+enum class Zen { k4 = 25, k5 = 26 };  // by processor family
+bool reads_streams(Zen generation);
 
 // Returns the names of the available sets, best first, separated by spaces.
 std::string available_instruction_sets();
