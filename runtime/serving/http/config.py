@@ -13,7 +13,7 @@ from ...tokens.chat import SpecialTokens
 
 MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # per request; per prompt
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
-MAX_STOP_TOKEN_IDS = 1024
+MAX_ENTRIES = 1024  # of a field other than prompt or messages, e.g. stop_token_ids
 MAX_LOGPROBS = 20
 MAX_REQUEST_LOGPROBS = 2**17  # over all prompts of a request: an answer of about 4 MB
 ANY_SCHEDULE = "any"

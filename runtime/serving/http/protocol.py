@@ -32,10 +32,10 @@ from ...tokens.chat import ASKS_FOR_NOTHING, SpecialTokens
 from ...tokens.sampling import LogprobCount, SamplingParams, StopStrings, as_tuple
 from .config import (
     MAX_COMPLETIONS,
+    MAX_ENTRIES,
     MAX_LOGPROBS,
     MAX_PROMPTS,
     MAX_STOP_CHARACTERS,
-    MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
 )
 
@@ -201,10 +201,10 @@ class TextRequest(SamplingParams):
             raise UsageError("body", f"is not a JSON object; give one with {cls.content}")
         for name, value in document.items():  # before entries are copied, checked and shown
             entries = len(value) if isinstance(value, list | dict) else 0
-            if entries > MAX_STOP_TOKEN_IDS and name != cls.content:
+            if entries > MAX_ENTRIES and name != cls.content:
                 raise ConfigurationError(
                     cls.__name__,
-                    f"`{brief(name)}` has {entries:,} entries; allowed: {MAX_STOP_TOKEN_IDS:,}",
+                    f"`{brief(name)}` has {entries:,} entries; allowed: {MAX_ENTRIES:,}",
                 )
         given = {name: value for name, value in document.items() if value is not None}
         return cls(**cls._supported(given))
