@@ -212,20 +212,20 @@ class _OrtDeviceBackend(EngineBackend):
     def load_choice(self, bundle: EngineBundle, candidates: EngineSpec) -> OrtDeviceSession | None:
         spec = choice_spec(candidates)
         try:
-            return self.load(bundle, spec, graph=choice_graph(spec))
+            return self._load(bundle, spec, choice_graph(spec))
         except SkipDecError as error:
             _LOGGER.warning("steps behind tokens drawn by chance begin late: %s", error)
             return None
 
-    @abstractmethod
     @override
     def load(
-        self,
-        bundle: EngineBundle,
-        spec: EngineSpec,
-        bucket: KVBucket | None = None,
-        *,
-        graph: bytes | None = None,
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> OrtDeviceSession:
+        return self._load(bundle, spec)
+
+    @abstractmethod
+    def _load(
+        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
     ) -> OrtDeviceSession:
         """Load one engine from its file, or from the serialised ``graph``."""
 
@@ -264,13 +264,9 @@ class OrtCudaBackend(_OrtDeviceBackend):
         self._options = _for_captures(session_options(1))
         self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 
-    def load(
-        self,
-        bundle: EngineBundle,
-        spec: EngineSpec,
-        bucket: KVBucket | None = None,
-        *,
-        graph: bytes | None = None,
+    @override
+    def _load(
+        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
     ) -> OrtDeviceSession:
         """Load one engine entirely on the GPU.
 
@@ -329,13 +325,9 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
             )
         super().__init__(device if device is not None else RehearsalDevice())
 
-    def load(
-        self,
-        bundle: EngineBundle,
-        spec: EngineSpec,
-        bucket: KVBucket | None = None,
-        *,
-        graph: bytes | None = None,
+    @override
+    def _load(
+        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
     ) -> OrtRehearsalSession:
         """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
         options = _for_captures(cpu_session_options(1, bundle, spec))

@@ -72,11 +72,11 @@ def pooled_size(nbytes: int) -> int:
 class BufferPool:
     """Keeps released buffers and hands them out again to requests of the same size class.
 
-    ``limit`` bounds all bytes held. The pool never holds more than was in use
-    at once since the last ``trim``, or ``least_idle``: an allocation beyond that first frees the
-    buffers that have been idle longest. With ``keeps_idle`` it frees them only at the limit. If
-    possible, a buffer goes back to the ``user`` that had it last, so that a repeated call gets the
-    same addresses. ``on_free`` is called with each buffer before it is freed.
+    ``limit`` bounds all bytes held. The pool never holds more than was in use at once since the
+    last ``trim``, or ``least_idle``: an allocation beyond that first frees the buffers that have
+    been idle longest. With ``keeps_idle`` it frees them only at the limit. If possible, a buffer
+    goes back to the ``user`` that had it last, so that a repeated call gets the same addresses.
+    ``on_free`` is called with each buffer before it is freed.
     """
 
     def __init__(

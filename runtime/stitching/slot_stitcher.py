@@ -110,7 +110,7 @@ class SlotStitcher(ABC):
         """
         plan = self.memory.scratch_plan(rows)
         self._reserve(rows, plan)
-        layers = range(self._num_layers)
+        layers, numbers = range(self._num_layers), [row.row for row in rows]
         active = [[row.active_length(layer) for row in rows] for layer in layers]
         shared = {layer for layer in layers if not all(row.keeps(layer) for row in rows)}
         written: dict[int, tuple[Tensor, Tensor]] = {}  # by layer, [rows, N, T, W]
@@ -120,7 +120,6 @@ class SlotStitcher(ABC):
         ):
 
             def caches(layer: int) -> tuple[Tensor, Tensor]:
-                numbers = [row.row for row in rows]
                 written[layer] = (
                     scratch.pair(0) if layer in shared else self._cache.enter(layer, numbers)
                 )

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fixture_types import Checkpoints
 from safetensors.torch import load_file, save_file
 
 from skipdec.engines.errors import CheckpointError, UnsupportedModelError
@@ -25,12 +23,6 @@ from skipdec.runtime.schedule.text import parse_schedule
 Tensors = dict[str, torch.Tensor]
 TUNED = "linear:max=4,min=2,warmup=1,horizon=8"
 SCHEDULE = parse_schedule(TUNED, num_layers=6).to_document()
-
-
-@pytest.fixture
-def directory(checkpoint: Checkpoints, tmp_path: Path) -> Path:
-    """Return a copy of the tiny pre-norm checkpoint that a test may change."""
-    return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
 
 
 def open_directory(directory: Path, **options: object) -> Checkpoint:
@@ -165,31 +157,6 @@ def test_truncated_file_is_refused(directory: Path, file_format: str) -> None:
     victim.write_bytes(victim.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=victim.name):
         open_directory(directory)
-
-
-def test_of_many_problems_of_a_kind_the_first_are_listed_and_the_others_counted(
-    directory: Path,
-) -> None:
-    path = directory / "model.safetensors"
-    count = len(stored(directory))
-    path.write_bytes(path.read_bytes()[: 8 + int.from_bytes(path.read_bytes()[:8], "little")])
-    with pytest.raises(CheckpointError) as truncated:
-        open_directory(directory)
-    *first, last = truncated.value.problems
-    assert len(first) == 10
-    assert all(problem.endswith("the file is truncated; download it again") for problem in first)
-    assert last == f"model.safetensors: and {count - 10} more like these"
-
-
-@pytest.mark.parametrize(("name", "kind"), [("x", "unexpected in this"), ("", "missing")])
-def test_of_many_wrong_tensors_the_first_are_listed(directory: Path, name: str, kind: str) -> None:
-    tensors = stored(directory)
-    kept = dict(list(tensors.items())[:3]) if kind == "missing" else tensors
-    added = {f"model.decoder.{name}{i}": torch.zeros(1) for i in range(30)} if name else {}
-    rewrite(directory, "safetensors", kept | added)
-    with pytest.raises(CheckpointError) as wrong:
-        open_directory(directory)
-    assert sum(kind in problem for problem in wrong.value.problems) == 10
 
 
 def test_all_missing_shards_are_named(directory: Path) -> None:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fixture_types import Checkpoints
 
 from skipdec.engines.errors import CheckpointError
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
-
-
-@pytest.fixture
-def directory(checkpoint: Checkpoints, tmp_path: Path) -> Path:
-    """Return a copy of the tiny pre-norm checkpoint that a test may change."""
-    return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
 
 
 def as_adapter(directory: Path) -> Path:

@@ -22,10 +22,12 @@ const char* name_of(InstructionSet set);
 // Returns true if this processor and the operating system can run ``set``.
 bool is_available(InstructionSet set);
 
+// AMD's generations with AVX-512, by processor family.
+enum class Zen { k4 = 25, k5 = 26 };
+
 // Returns true on AMD's processors with AVX-512 from ``generation`` on, for kernels that read
 // weights fastest there as one stream. A test build (scripts/kernels/emulated.sh) returns the
 // opposite, so that tests run both ways of reading.
-enum class Zen { k4 = 25, k5 = 26 };  // by processor family
 bool reads_streams(Zen generation);
 
 // Returns the names of the available sets, best first, separated by spaces.
