@@ -72,7 +72,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
         reader = csv.reader(lines, strict=True)
         start = 1
         try:
-            header = next(reader, [])
+            header = next(filter(None, reader), [])  # blank lines are no rows
             _check_header(path, header)
             start = reader.line_num + 1
             for cells in reader:

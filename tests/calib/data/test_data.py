@@ -44,6 +44,13 @@ def test_csv_rows_are_named_by_their_first_line(tmp_path: Path) -> None:
     ]
 
 
+def test_blank_lines_of_a_csv_file_are_skipped_before_its_header_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.csv", "\n\nprompt,completion\n\na,b\n")
+    assert load_examples(DataConfig(path=path)) == [Example("a", "b", "data.csv, line 5")]
+    with pytest.raises(UsageError, match="has no rows"):
+        load_examples(DataConfig(path=write(path, "\n\n")))
+
+
 def test_a_csv_header_with_a_repeated_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "data.csv", "prompt,completion,completion,,\na,b,c,,\n")
     with pytest.raises(UsageError, match="has several columns named 'completion'; rename or"):
