@@ -102,8 +102,10 @@ class EvaluationConfig(ValidatedConfig):
     max_tokens: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="(half more than the longest reference)"
     )
-    temperature: float = Field(default=0.0, ge=0, description="0: greedy")
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="sampling and intervals")
+    temperature: float = Field(default=0.0, ge=0, le=1e6, description="0: greedy")
+    seed: Annotated[int, Option()] = Field(
+        default=0, ge=0, le=2**32 - 1, description="sampling and intervals"
+    )
     seconds: Annotated[float, Option()] = Field(
         default=SECONDS,
         ge=0,

@@ -154,6 +154,14 @@ def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
     assert texts(1) == texts(1) != texts(2)
 
 
+@pytest.mark.parametrize(("name", "value"), [("seed", 2**32), ("temperature", 1e7)])
+def test_values_that_sampling_refuses_are_refused_before_a_bundle_is_opened(
+    config: EvaluationConfig, name: str, value: float
+) -> None:
+    with pytest.raises(UsageError, match=f"{name} is .*; allowed: .* or less"):
+        config.updated(**{name: value})
+
+
 def test_bundles_of_one_name_are_averaged_with_a_range(
     config: EvaluationConfig, bundle: Path
 ) -> None:
