@@ -39,7 +39,7 @@ def parse_admission(text: str | None, *, on_device: bool = False) -> Admission:
     """Read ``fcfs``, ``gang`` or ``gang:min_free=4,hold_ms=20``.
 
     None stands for fcfs on a CPU and for gang on a device. Raises UsageError for an unknown name or
-    parameter, and for a value that is not a whole number ≥ 0.
+    parameter, one that is given twice, and a value that is not a whole number ≥ 0.
     """
     name, _, values = (text or ("gang" if on_device else "fcfs")).partition(":")
     if name not in _ADMISSIONS:
@@ -55,5 +55,7 @@ def parse_admission(text: str | None, *, on_device: bool = False) -> Admission:
             forms = ", ".join(f"{one}=N" for one in known)
             takes = f"{forms}, with N up to 999999999" if known else "no parameter"
             raise UsageError("admission", f"{item!r} is not allowed; {name} takes {takes}")
+        if key in parameters:
+            raise UsageError("admission", f"{key} is given twice; give it once")
         parameters[key] = int(value)
     return replace(_ADMISSIONS[name], **parameters)

@@ -180,6 +180,7 @@ def test_the_last_request_of_a_call_is_never_held() -> None:
     [
         *("fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"),
         "gang:min_free=" + "9" * 5000,
+        "gang:min_free=2,min_free=3",
     ],
 )
 def test_an_invalid_admission_is_refused_by_name(text: str) -> None:

@@ -1,6 +1,7 @@
 #include "scheduling/admission.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "errors.h"
@@ -11,7 +12,8 @@ namespace skipdec::runtime {
 
 namespace {
 
-void read_parameter(std::string_view item, bool is_gang, Admission& admission) {
+void read_parameter(std::string_view item, bool is_gang, Admission& admission,
+                    std::set<std::string_view>& given) {
   const std::size_t equals = std::min(item.find('='), item.size());
   const std::string_view name = item.substr(0, equals);
   const auto number = number_in(item.substr(std::min(equals + 1, item.size())));
@@ -24,6 +26,9 @@ void read_parameter(std::string_view item, bool is_gang, Admission& admission) {
                 shown_text(item) + " is not allowed; " +
                     (is_gang ? "gang takes min_free=N, hold_ms=N, with N up to 999999999"
                              : "fcfs takes no parameter"));
+  }
+  if (!given.insert(name).second) {
+    throw Error(Status::kUsage, "admission", std::string(name) + " is given twice; give it once");
   }
 }
 
@@ -39,9 +44,10 @@ Admission Admission::parse(std::string_view text) {
   }
   Admission admission = is_gang ? Admission{2, 8} : Admission{};
   std::string_view rest = text.substr(std::min(colon + 1, text.size()));
+  std::set<std::string_view> given;  // names of parameters
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
-    if (comma > 0) read_parameter(rest.substr(0, comma), is_gang, admission);
+    if (comma > 0) read_parameter(rest.substr(0, comma), is_gang, admission, given);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   return admission;

@@ -15,7 +15,8 @@ struct Admission {
   std::int64_t hold_ms = 0;
 
   // Parses "fcfs" (also an empty text), "gang" or "gang:min_free=2,hold_ms=8". Throws Error
-  // (kUsage) for an unknown name or parameter, or a value that is not a whole number.
+  // (kUsage) for an unknown name or parameter, one that is given twice, or a value that is not a
+  // whole number.
   static Admission parse(std::string_view text);
 
   // Returns true if requests wait for others while rows run. ``waiting`` and ``running`` are rows;

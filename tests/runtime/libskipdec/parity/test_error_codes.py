@@ -132,6 +132,7 @@ def test_both_refuse_bad_requests(
         ({"admission": "gang:min_free=x"}, "min_free"),
         ({"admission": "fcfs:min_free=2"}, "min_free"),
         ({"admission": "gang:hold_ms=1234567890"}, "hold_ms"),
+        ({"admission": "gang:hold_ms=1,hold_ms=1"}, "hold_ms is given twice"),
         ({"draft": "own+owl,tokens=9"}, "'owl' is unknown"),
         ({"draft": "own+off"}, "off"),
         ({"draft": "own+own"}, "own"),
