@@ -39,8 +39,8 @@ Enum enumerator(int32_t value, Enum last, const char* name) {
 
 runtime::ServiceOptions service_options(const skipdec_options& given) {
   runtime::ServiceOptions options;
-  options.schedule = runtime::text_or_empty(given.schedule);
-  options.draft = runtime::text_or_empty(given.draft);
+  options.schedule = runtime::optional_name(given.schedule, "schedule", runtime::Status::kSchedule);
+  options.draft = runtime::optional_name(given.draft, "draft", runtime::Status::kUsage);
   options.raw_prompts = given.raw_prompts != 0;
   options.verify = enumerator(given.verify, runtime::Verify::kGraphs, "verify");
   options.max_waiting = given.max_waiting;

@@ -63,4 +63,11 @@ Struct with_defaults(const Struct* given, const Struct& defaults, const char* na
 
 inline std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
 
+// Returns ``text``, or "" for NULL. Throws Error for an empty one, which names nothing.
+inline std::string optional_name(const char* text, const char* name, Status status) {
+  if (text != nullptr && *text == 0)
+    throw Error(status, name, "is empty; allowed: a name, or NULL");
+  return text_or_empty(text);
+}
+
 }  // namespace skipdec::runtime

@@ -10,6 +10,7 @@ namespace skipdec::runtime {
 namespace {
 
 constexpr std::int64_t kUnset = INT64_MIN;  // for top_k; NaN for the numbers beside it
+constexpr std::int64_t kNoLogprobs = -1;
 
 double or_default(double given, double otherwise) { return std::isnan(given) ? otherwise : given; }
 
@@ -49,7 +50,7 @@ SamplingParams sampling_params(const skipdec_params& given, const SamplingDefaul
   params.ignore_eos = given.ignore_eos != 0;
   params.include_stop_str_in_output = given.include_stop_str_in_output != 0;
   params.skip_special_tokens = given.skip_special_tokens != 0;
-  if (given.logprobs >= 0) params.logprobs = given.logprobs;
+  if (given.logprobs != kNoLogprobs) params.logprobs = given.logprobs;
   return params;
 }
 
@@ -66,7 +67,7 @@ const skipdec_params& default_params() {
     params.n = defaults.n;
     params.min_tokens = defaults.min_tokens;
     params.skip_special_tokens = defaults.skip_special_tokens ? 1 : 0;
-    params.logprobs = -1;
+    params.logprobs = kNoLogprobs;
     return params;
   }();
   return standard;

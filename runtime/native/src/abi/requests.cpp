@@ -44,9 +44,9 @@ skipdec_status submit(const std::shared_ptr<runtime::Service>& service,
   }
   const auto tickets = service->submit_many(
       given, runtime::sampling_params(whole, service->manifest().model.sampling_defaults),
-      runtime::text_or_empty(whole.schedule), whole.deadline, on_delta_of(whole),
-      runtime::text_or_empty(whole.client),
-      runtime::wants_drafts(runtime::text_or_empty(whole.draft)));
+      runtime::optional_name(whole.schedule, "schedule", runtime::Status::kSchedule),
+      whole.deadline, on_delta_of(whole), runtime::text_or_empty(whole.client),
+      runtime::wants_drafts(runtime::optional_name(whole.draft, "draft", runtime::Status::kUsage)));
   for (std::size_t index = 0; index < count; ++index) {
     made[index]->ticket = tickets[index];
     requests[index] = made[index].release();

@@ -14,8 +14,9 @@ skipdec_status make_score(runtime::Service& service, const runtime::Prompt& prom
                           const runtime::Prompt& continuation, const char* schedule,
                           skipdec_score** score) {
   auto made = std::make_unique<skipdec_score>();
-  made->result =
-      service.score(prompt, continuation, runtime::text_or_empty(schedule), made->token_ids);
+  made->result = service.score(
+      prompt, continuation,
+      runtime::optional_name(schedule, "schedule", runtime::Status::kSchedule), made->token_ids);
   made->values = {made->token_ids.data(), made->result.logprobs.data(), made->result.layers.data(),
                   made->token_ids.size()};
   *score = made.release();

@@ -60,6 +60,7 @@ REQUESTS = (
     bad_params("2 problems", n=0, top_p=7.0),
     bad_params("stop_token_ids has 300; allowed: 0 to 299", stop_token_ids=[300]),
     bad_params("logprobs is 301; the vocabulary has 300 tokens", logprobs=301),
+    bad_params("logprobs is -5; allowed: an integer from 0", logprobs=-5),
     bad_params("max_tokens is -4; allowed: an integer from 1", max_tokens=-4),
     bad_params("the bundle holds 64 positions", max_tokens=62),
     bad_params("up to 4 rows", n=5),
@@ -80,7 +81,10 @@ REQUESTS = (
     BadRequest("2x:horizn=4", schedule="2x:horizn=4"),
     BadRequest("full:horizon=3", schedule="full:horizon=3"),
     BadRequest("schedule | is not JSON", schedule="{"),
+    BadRequest("schedule | is empty", schedule=""),
+    BadRequest("schedule | is empty", continuation=(5,), schedule=""),
     BadRequest("draft | is 'own'; allowed in a request: off", draft="own"),
+    BadRequest("draft | is empty", draft=""),
 )
 
 
@@ -127,12 +131,14 @@ def test_both_refuse_bad_requests(
         ({"threads": 100_000}, "threads is 100000"),
         ({"threads": -1}, "threads is -1"),
         ({"schedule": "lineer"}, "schedule 'lineer' is unknown"),
+        ({"schedule": ""}, "schedule is empty"),
         ({"admission": "gangs"}, "gangs"),
         ({"admission": "gang:least=3"}, "least"),
         ({"admission": "gang:min_free=x"}, "min_free"),
         ({"admission": "fcfs:min_free=2"}, "min_free"),
         ({"admission": "gang:hold_ms=1234567890"}, "hold_ms"),
         ({"admission": "gang:hold_ms=1,hold_ms=1"}, "hold_ms is given twice"),
+        ({"draft": ""}, "draft is empty"),
         ({"draft": "own+owl,tokens=9"}, "'owl' is unknown"),
         ({"draft": "own+off"}, "off"),
         ({"draft": "own+own"}, "own"),

@@ -34,7 +34,7 @@ skipdec::Options options_of(const json& given) {
                                                        : SKIPDEC_WEIGHTS_MAPPED);
   options.admission(given.value("admission", "fcfs"));
   options.max_model_len(given.value("max_model_len", 0));
-  options.schedule(given.value("schedule", ""));
+  if (given.contains("schedule")) options.schedule(given["schedule"].get<std::string>());
   if (given.contains("draft")) options.draft(given["draft"].get<std::string>());
   return options;
 }
@@ -139,7 +139,8 @@ skipdec::Request submit(skipdec::Engine& engine, const json& prompt,
 json score(skipdec::Engine& engine, const json& request) {
   const auto prompt = request["prompt"].get<std::vector<std::int64_t>>();
   const auto continuation = request["continuation"].get<std::vector<std::int64_t>>();
-  const skipdec::Score score = engine.score(prompt, continuation, request.value("schedule", ""));
+  const skipdec::Score score =
+      engine.score(prompt, continuation, request["schedule"].get<std::string>());
   return {{"token_ids", score.token_ids}, {"logprobs", score.logprobs}, {"layers", score.layers}};
 }
 
