@@ -157,7 +157,8 @@ inline std::uint64_t parse_size(const std::string& text) {
       {"t", 1e12}, {"tb", 1e12}, {"gib", 0x1p30},  {"tib", 0x1p40},
   };
   const std::size_t digits = text.find_first_not_of("0123456789.");
-  const std::string unit = lowered(digits == std::string::npos ? "" : text.substr(digits));
+  const std::size_t letters = text.find_first_not_of(' ', digits);
+  const std::string unit = lowered(letters == std::string::npos ? "" : text.substr(letters));
   const auto count = parse_number<double>(text.substr(0, digits), kAllowed);
   for (const Unit& known : kUnits) {
     if (unit == known.name && count * known.bytes >= 1 && count * known.bytes < 0x1p63) {

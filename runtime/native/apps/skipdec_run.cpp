@@ -68,6 +68,10 @@ Error usage_error(const std::vector<std::string>& problems) {
   return {SKIPDEC_USAGE, text};
 }
 
+Error unwritable(int error) {
+  return {SKIPDEC_ENGINE, std::string("stdout | can't be written (") + std::strerror(error) + ")"};
+}
+
 // Reads standard input without one trailing line feed.
 std::string read_stdin() {
   std::string text;
@@ -111,8 +115,7 @@ class Run {
     if (!failure_.empty()) throw Error(SKIPDEC_ENGINE, failure_);
     if (write_error_ == 0) return 0;
     if (write_error_ == EPIPE) return 1;  // the reader has closed the pipe
-    throw Error(SKIPDEC_ENGINE,
-                std::string("stdout | can't be written (") + std::strerror(write_error_) + ")");
+    throw unwritable(write_error_);
   }
 
  private:
@@ -298,7 +301,9 @@ int run(const std::vector<std::string>& arguments) {
   const std::vector<std::string> problems = read_options(arguments, options);
   if (!problems.empty()) throw usage_error(problems);
   if (options.help || options.version) {
-    std::cout << (options.help ? usage() : "skipdec-run " + std::string(skipdec_version()) + "\n");
+    std::cout << (options.help ? usage() : "skipdec-run " + std::string(skipdec_version()) + "\n")
+              << std::flush;
+    if (!std::cout) throw unwritable(errno);
     return 0;
   }
   std::vector<std::string> prompts = options.texts;

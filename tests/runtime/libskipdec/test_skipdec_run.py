@@ -157,6 +157,10 @@ def test_headings_equal_those_of_skipdec_generate(
     assert run(*arguments).stdout == done.stdout
 
 
+def test_a_size_may_have_a_space_before_its_unit(text_bundle: Path) -> None:
+    run(text_bundle, "a", "--kv-memory", "1 GiB")
+
+
 def test_an_unreadable_stdin_is_reported(text_bundle: Path) -> None:
     command = [built_app("skipdec-run"), str(text_bundle), "-"]
     folder = os.open("/", os.O_RDONLY)
@@ -308,10 +312,12 @@ def test_a_permanently_failing_engine_ends_the_program_with_its_error(
     assert ends == (["error"] * 6 if stream else [])
 
 
-def test_a_full_disk_is_reported(text_bundle: Path) -> None:
+@pytest.mark.parametrize("arguments", [("BUNDLE", "a", "-q"), ("--help",), ("--version",)], ids=str)
+def test_a_full_disk_is_reported(text_bundle: Path, arguments: tuple[str, ...]) -> None:
+    given = [str(text_bundle) if argument == "BUNDLE" else argument for argument in arguments]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [built_app("skipdec-run"), str(text_bundle), "a", "-q"],
+            [built_app("skipdec-run"), *given],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
