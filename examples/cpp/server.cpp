@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <csignal>
 #include <cstdint>
@@ -303,10 +304,22 @@ class Service {
   httplib::Server server_;
 };
 
+// Parses a port; 0 is any that is free.
+int port_of(const std::string& text) {
+  std::uint16_t port = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, port);
+  if (error != std::errc() || stop != end) {
+    throw skipdec::Error(SKIPDEC_USAGE, "port | is '" + text + "'; allowed: 0 to 65535");
+  }
+  return port;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc != 3) throw skipdec::Error(SKIPDEC_USAGE, "usage: server BUNDLE PORT");
+  const int port = port_of(argv[2]);
   sigset_t signals;  // blocked in this thread and those that it starts
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -314,7 +327,7 @@ int main(int argc, char** argv) try {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);  // raised when clients disconnect
   Service service(argv[1]);
-  if (!service.serve(std::atoi(argv[2]), signals)) {
+  if (!service.serve(port, signals)) {
     throw skipdec::Error(SKIPDEC_ENVIRONMENT, std::string("port ") + argv[2] + " can't be used");
   }
   return EXIT_SUCCESS;

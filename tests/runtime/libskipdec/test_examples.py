@@ -84,14 +84,27 @@ def test_example_programs_report_errors(program: str) -> None:
     assert "nowhere" in done.stderr
 
 
+def server() -> Path:
+    """Return the example server; skips the test if it was not built."""
+    program = built_examples() / "server"
+    if not program.exists():
+        pytest.skip("no server: libcpp-httplib-dev or nlohmann-json3-dev is missing")
+    return program
+
+
+@pytest.mark.parametrize("port", ["http", "80x", "-1", "99999"])
+def test_the_server_refuses_what_is_no_port(port: str) -> None:
+    command = [server(), "nowhere", port]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 1
+    assert done.stderr == f"error: port | is '{port}'; allowed: 0 to 65535\n"
+
+
 @contextmanager
 def serving(bundle: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the example server and yield its process and address."""
-    server = built_examples() / "server"
-    if not server.exists():
-        pytest.skip("no server: libcpp-httplib-dev or nlohmann-json3-dev is missing")
     with subprocess.Popen(
-        [server, str(bundle), "0"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [server(), str(bundle), "0"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
         assert process.stdout is not None
         try:
