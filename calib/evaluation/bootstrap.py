@@ -60,12 +60,15 @@ class Bootstrap:
     seed: int
 
     def sample(self, metric: Metric, outcomes: Sequence[Outcome]) -> MetricSample:
-        """Return the metric of ``outcomes``, which holds one outcome per example, in order."""
+        """Return the metric of ``outcomes``, which holds one outcome per example, in order.
+
+        A single example says nothing about others: its resamples are nan.
+        """
         assert len(outcomes) == self.num_examples, "one outcome per example"
         statistics = metric.statistics(outcomes)  # [n, k]
         generator = np.random.default_rng(self.seed)
-        resampled = np.empty(self.resamples)
-        for index in range(self.resamples):
+        resampled = np.full(self.resamples, np.nan)
+        for index in range(self.resamples if self.num_examples > 1 else 0):
             drawn = generator.integers(0, self.num_examples, self.num_examples)  # [n]
             resampled[index] = metric.value(statistics[drawn].sum(axis=0))
         return MetricSample(metric.value(statistics.sum(axis=0)), resampled)

@@ -185,8 +185,8 @@ def _average_table(evaluation: Evaluation) -> Table:
 
 
 def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> str:
-    """Format ``69.1 [66.8, 71.2]``; mere descriptions get no interval, undefined figures a dash."""
-    if metric.better is None or not math.isfinite(estimate.low):
+    """Format ``69.1 [66.8, 71.2]``; mere descriptions get no interval."""
+    if metric.better is None:
         return number(estimate.value, metric.digits, signed=signed)
     return _interval(estimate, metric.digits, signed=signed)
 
@@ -232,5 +232,8 @@ def _cells(
 
 
 def _interval(figure: Estimate | Spread, digits: int, *, signed: bool = False) -> str:
+    """Format ``69.1 [66.8, 71.2]``, without bounds if they are undefined; nan is a dash."""
     value = figure.mean if isinstance(figure, Spread) else figure.value
+    if not math.isfinite(figure.low):
+        return number(value, digits, signed=signed)
     return interval(value, figure.low, figure.high, digits, signed=signed)

@@ -78,3 +78,10 @@ def test_resampled_bleu_equals_bleu_of_the_resampled_corpus() -> None:
 def test_undefined_metrics_have_no_interval() -> None:
     estimate = Bootstrap(2, resamples=9, seed=0).sample(REALISED_DEPTH, outcomes([1, 1]))
     assert all(map(math.isnan, vars(estimate.estimate(0.95)).values()))
+
+
+def test_a_single_example_has_no_interval() -> None:
+    estimate = Bootstrap(1, resamples=9, seed=0).sample(OUTPUT_TOKENS, outcomes([7])).estimate(0.95)
+    assert estimate.value == 7
+    assert math.isnan(estimate.low)
+    assert math.isnan(estimate.high)
