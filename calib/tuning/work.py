@@ -28,6 +28,8 @@ _PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
 _CONTENTS = {"data_digest": "the tokens of the data", "start_digest": "the weights of the model"}
+_NOT_COMPARED = {"data.path", "model", "validation"}  # contents are, by digest; or only reported
+_LENGTHS = ("epochs", "max_steps")
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,8 @@ def seal_save(save: Path) -> None:
 
 def _differences(before: Any, after: Any, name: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON)
     """Yield each field that differs, with fields of nested options one by one."""
+    if name in _NOT_COMPARED:
+        return
     if isinstance(before, dict) or isinstance(after, dict):
         before, after = before or {}, after or {}
         for key in {**before, **after}:
@@ -201,7 +205,8 @@ def _differences(before: Any, after: Any, name: str = "") -> Iterator[str]:  # n
     elif before != after and name in _CONTENTS:
         yield f"{_CONTENTS[name]} are not those with which the run began; restore them"
     elif before != after:
-        yield f"{name} is {after!r}; the run began with {before!r}, resume with that"
+        reason = ", from which its learning rates follow" if name in _LENGTHS else ""
+        yield f"{name} is {after!r}; the run began with {before!r}{reason}; resume with that"
 
 
 def _is_whole(save: Path) -> bool:

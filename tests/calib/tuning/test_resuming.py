@@ -68,6 +68,21 @@ def test_other_weights_in_the_same_place_are_refused(
     assert tune(settings(resume=True)) is not None
 
 
+def test_equal_inputs_in_another_place_are_resumed(
+    model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(settings(), 4, monkeypatch)
+    moved = {"model": str(model.rename(tmp_path / "moved"))}
+    rows = shutil.copy(tmp_path / "rows.jsonl", tmp_path / "moved.jsonl")
+    lines = rows.read_text().splitlines(keepends=True)
+    rows.write_text("".join(reversed(lines)))
+    with pytest.raises(UsageError, match="the tokens of the data are not those with which"):
+        tune(settings(**moved, data={"path": rows}, resume=True))
+    rows.write_text("".join(lines))
+    report = tune(settings(**moved, data={"path": rows}, validation=rows, resume=True))
+    assert report.drafts.tuned is not None, "of held-out texts, which don't affect the result"
+
+
 def test_chats_keep_the_date_on_which_the_run_began(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

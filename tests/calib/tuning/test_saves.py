@@ -64,14 +64,22 @@ def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
 
 
 def test_other_options_are_refused_field_by_field(directories: TuningDirectories) -> None:
-    data = {"path": "a.jsonl", "preset": "e2e"}
-    (directories.work / "options.json").write_text(json.dumps({"data": data, "draft": None}))
-    options = {"data": data | {"path": "b.jsonl"}, "draft": {"layers": "ends:3"}}
+    data = {"format": "csv", "preset": "e2e"}
+    (directories.work / "options.json").write_text(
+        json.dumps({"data": data, "draft": None, "max_steps": 6})
+    )
+    options = {
+        "data": data | {"format": "jsonl"},
+        "draft": {"layers": "ends:3"},
+        "max_steps": 8,
+    }
     with pytest.raises(UsageError) as caught:
         directories.begin(options, resumed=directories.last_save())
     assert caught.value.problems == (
-        "data.path is 'b.jsonl'; the run began with 'a.jsonl', resume with that",
-        "draft.layers is 'ends:3'; the run began with None, resume with that",
+        "data.format is 'jsonl'; the run began with 'csv'; resume with that",
+        "draft.layers is 'ends:3'; the run began with None; resume with that",
+        "max_steps is 8; the run began with 6, from which its learning rates follow; resume with "
+        "that",
         f"or delete {directories.work} to start over, without --resume",
     )
 
