@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from ...engines.errors import UnsupportedModelError, UsageError, shown
-from ...engines.manifest import MAX_END_TOKENS, ModelSpec, SamplingDefaults
+from ...engines.manifest import MAX_END_TOKENS, MAX_TOKENS, ModelSpec, SamplingDefaults
 from ...runtime.tokens.sampling import SamplingParams
 from .architecture import ARCHITECTURES, family_architecture
 
@@ -144,10 +144,10 @@ class ConfigReader:
         self.problems: list[str] = []
         self._refused: set[str] = set()
 
-    def size(self, key: str, default: int, maximum: int) -> int:
-        """Return an integer from 1 to ``maximum``; ``default`` if it is missing or null."""
-        value = self.config.get(key)
-        if value is None:
+    def size(self, key: str, default: int, maximum: int, *, may_be_null: bool = False) -> int:
+        """Return an integer from 1 to ``maximum``; ``default`` if missing, or null if it may be."""
+        value = self.config.get(key, default)
+        if value is None and may_be_null:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
             self._refuse(key, f"allowed: an integer from 1 to {maximum}")
@@ -194,6 +194,8 @@ class ConfigReader:
         """
         value = self.config.get(key)
         ids = value if isinstance(value, list) else [] if value in (None, -1) else [value]
+        if not self.accepted("vocab_size"):
+            vocab_size = MAX_TOKENS
         is_valid = all(type(each) is int and 0 <= each < vocab_size for each in ids)
         if not is_valid or len(ids) > MAX_END_TOKENS:
             self.problems.append(
@@ -241,7 +243,7 @@ class ConfigReader:
         allowed = {reason: longest for reason, longest in limits.items() if longest is not None}
         if max_seq_len is None:
             return min(DEFAULT_MAX_SEQ_LEN, positions, *allowed.values())
-        if max_seq_len > positions:
+        if max_seq_len > positions and self.accepted("max_position_embeddings"):
             self.problems.append(
                 f"max_seq_len is {max_seq_len}; allowed: 1 to {positions}, the model's "
                 "max_position_embeddings"

@@ -77,7 +77,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     sizes = {key: reader.size(key, *bounds) for key, bounds in _SIZES.items()}
     flags = {key: reader.flag(key, default) for key, default in _DEFAULT_FLAGS.items()}
     hidden_size, vocab_size = sizes["hidden_size"], sizes["vocab_size"]
-    projection = reader.size("word_embed_proj_dim", hidden_size, MAX_WIDTH)
+    projection = reader.size("word_embed_proj_dim", hidden_size, MAX_WIDTH, may_be_null=True)
     activation = cast("Activation", reader.choice("activation_function", get_args(Activation)))
     token_ids = {
         key: reader.token_id(key, default, vocab_size)

@@ -204,11 +204,20 @@ def test_all_reasons_against_a_configuration_are_listed_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"num_attention_heads": 0, "hidden_size": 100}, {"hidden_size": 4.0}]
+    "change",
+    [
+        {"num_attention_heads": 0, "hidden_size": 100},
+        {"hidden_size": 4.0, "num_attention_heads": 5},
+        *({"vocab_size": size, "eos_token_id": 100_000} for size in (-1, "512", None)),
+        *({"max_position_embeddings": size} for size in (-1, "8192", None)),
+        {"num_hidden_layers": None, "model_type": "smollm3", "no_rope_layers": [1]},
+        {"num_hidden_layers": "2", "model_type": "mistral", "num_key_value_heads": 4}
+        | {"layer_types": ["full_attention"] * 2, "sliding_window": None},
+    ],
 )
 def test_a_refused_size_is_not_compared_with_others(change: dict[str, object]) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
-        model_spec({**TINY, "num_attention_heads": 5, **change}, "odd")
+        model_spec({**TINY, "max_position_embeddings": 4096, **change}, "odd", max_seq_len=4096)
     (problem,) = caught.value.problems
     assert "allowed: an integer from 1" in problem
 

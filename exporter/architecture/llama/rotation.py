@@ -214,7 +214,7 @@ def _read_longrope(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[
 
 
 def _original_length(rope: ConfigReader, positions: int) -> int:
-    return rope.size("original_max_position_embeddings", positions, MAX_TOKENS)
+    return rope.size("original_max_position_embeddings", positions, MAX_TOKENS, may_be_null=True)
 
 
 _READERS: Mapping[str, Callable[[ConfigReader, int, int], dict[str, Any]]] = {

@@ -137,7 +137,9 @@ def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
     hidden_size = reader.size("hidden_size", defaults["hidden_size"], MAX_WIDTH)
     num_heads = reader.size("num_attention_heads", defaults["num_attention_heads"], MAX_WIDTH)
     kv_default = None if "num_key_value_heads" in config else defaults["num_key_value_heads"]
-    num_kv_heads = reader.size("num_key_value_heads", kv_default or num_heads, MAX_WIDTH)
+    num_kv_heads = reader.size(
+        "num_key_value_heads", kv_default or num_heads, MAX_WIDTH, may_be_null=True
+    )
     if num_heads % num_kv_heads and reader.accepted("num_attention_heads", "num_key_value_heads"):
         reader.problems.append(
             f"num_attention_heads is {num_heads}; it must be a multiple of num_key_value_heads "
@@ -156,7 +158,9 @@ def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_dim": reader.size("head_dim", defaults["head_dim"] or quotient, MAX_WIDTH),
+        "head_dim": reader.size(
+            "head_dim", defaults["head_dim"] or quotient, MAX_WIDTH, may_be_null=True
+        ),
     }
 
 
@@ -177,7 +181,7 @@ def _read_multipliers(reader: ConfigReader, member: Member) -> dict[str, float]:
 
 def _read_rotated_layers(reader: ConfigReader, member: Member, num_layers: int) -> str | None:
     """Return a digit per layer, 1 if it rotates, else 0; None if all rotate."""
-    if not member.skips_rotation:
+    if not (member.skips_rotation and reader.accepted("num_hidden_layers")):
         return None
     listed = reader.config.get("no_rope_layers")  # 1 for a layer that rotates, despite its name
     if listed is None:
@@ -196,7 +200,7 @@ def _read_rotated_layers(reader: ConfigReader, member: Member, num_layers: int) 
 def _read_layer_types(reader: ConfigReader, num_layers: int) -> list[str] | None:
     """Return the kind of attention of each layer; None if config.json does not list them."""
     named = reader.config.get("layer_types")
-    if named is None:
+    if named is None or not reader.accepted("num_hidden_layers"):
         return None
     is_list = isinstance(named, list) and len(named) == num_layers
     if not is_list or any(each not in (_FULL, _WINDOWED) for each in named):
