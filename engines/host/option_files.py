@@ -29,13 +29,13 @@ class OptionFile:
         if suffix not in (".yaml", ".yml", ".toml"):
             raise UsageError(path, f"ends in {suffix!r}; allowed: .yaml, .yml, .toml")
         content = read_file(Path(path), UsageError, limit=_MAX_BYTES)
+        kind, parse = ("TOML", tomllib.loads) if suffix == ".toml" else ("YAML", _yaml)
         try:
-            text = content.decode()
-            values = tomllib.loads(text) if suffix == ".toml" else _yaml(text)
+            values = parse(content.decode())
         except RecursionError:
             raise UsageError(path, "is nested too deeply") from None
         except ValueError as error:
-            raise UsageError(path, f"is not {suffix[1:].upper()}: {error}") from None
+            raise UsageError(path, f"is not {kind}: {error}") from None
         if not isinstance(values, dict):
             raise UsageError(
                 path, f"is a {type(values).__name__}; allowed: a mapping of fields to values"

@@ -107,17 +107,21 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:
-        layers = range(self.model.num_layers)
-        names = [engine.name for engine in self.engines]
-        expected = ["embed", *(f"layer_{index:03d}" for index in layers), "head"]
-        if names != expected:
-            raise ValueError(f"engines are {names}; expected: {expected}")
-        kinds = [EngineKind.EMBED, *(EngineKind.LAYER for _ in layers), EngineKind.HEAD]
-        for engine, kind, index in zip(self.engines, kinds, (None, *layers, None), strict=True):
-            if (engine.kind, engine.layer_index) != (kind, index):
+        expected: list[tuple[str, EngineKind, int | None]] = [
+            ("embed", EngineKind.EMBED, None),
+            *(
+                (f"layer_{index:03d}", EngineKind.LAYER, index)
+                for index in range(self.model.num_layers)
+            ),
+            ("head", EngineKind.HEAD, None),
+        ]
+        if len(self.engines) != len(expected):
+            raise ValueError(f"engines has {len(self.engines)} entries; expected: {len(expected)}")
+        for engine, (name, kind, index) in zip(self.engines, expected, strict=True):
+            if (engine.name, engine.kind, engine.layer_index) != (name, kind, index):
                 raise ValueError(
                     f"engine {engine.name} is a {engine.kind} with layer_index "
-                    f"{engine.layer_index}; expected: a {kind} with layer_index {index}"
+                    f"{engine.layer_index}; expected: {name}, a {kind} with layer_index {index}"
                 )
         known = set[str]()
         for record in self.files:

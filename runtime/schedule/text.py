@@ -174,7 +174,8 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     else:
         raise ScheduleError(
             f"schedule {shown(text)}",
-            f"{shown(name)} is unknown; {did_you_mean(name, ['full', *DECAYS])}"
+            f"{f'{shown(name)} ' if rest else ''}is unknown; "
+            f"{did_you_mean(name, ['full', *DECAYS])}"
             f"allowed: {_EXAMPLES}; decays: {', '.join(DECAYS)}",
         )
     values = {

@@ -43,7 +43,11 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 5"),
         (lambda d: d["model"].update(sizes=[1]), "model.sizes.*: Input should be"),
         (lambda d: d.pop("model"), "model: Field required"),
-        (lambda d: d["engines"].pop(), "expected: .*'head'"),
+        (lambda d: d["engines"].pop(), "engines has 3 entries; expected: 4"),
+        (
+            lambda d: d["engines"][2].update(name="layer_1"),
+            "engine layer_1 is a layer with layer_index 1; expected: layer_001, a layer with",
+        ),
         (lambda d: d["files"].pop(0), "not listed in files"),
         (lambda d: d["files"][0].update(path="../secret"), "leaves the bundle"),
         (lambda d: d["files"][0].update(path="/etc/passwd"), "leaves the bundle"),
@@ -55,7 +59,8 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d["files"][0].update(path="engines//embed"), "another way to write"),
         (
             lambda d: d["engines"][1].update(layer_index=1),
-            "engine layer_000 is a layer with layer_index 1; expected: a layer with layer_index 0",
+            "engine layer_000 is a layer with layer_index 1; expected: layer_000, a "
+            "layer with layer_index 0",
         ),
         (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),

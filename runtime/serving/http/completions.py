@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from ....engines.errors import ScheduleError, SkipDecError, UsageError, brief, few
+from ....engines.errors import ScheduleError, SkipDecError, UsageError, brief, few, shown
 from ...requests.request import Request
 from ...requests.score_request import ScoreRequest
 from ...tokens.outputs import Logprob, RequestOutput, StreamDelta, joined
@@ -63,6 +63,10 @@ async def read_request(
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        problem = f"the body has the Content-Encoding {shown(encoding)}; send plain JSON"
+        raise ApiError(415, problem, headers={"Accept-Encoding": "identity"})
     content = await _read_body(request, config.read_timeout)
     is_short = is_small(content)
     parse = kind.parse

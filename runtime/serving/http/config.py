@@ -26,7 +26,9 @@ def _read_if_file(schedule: str) -> str:
 class ServerConfig(ValidatedConfig):
     """Address, keys, limits and logs of an HTTP server; times are seconds, sizes bytes."""
 
-    host: Annotated[str, Option()] = Field(default="127.0.0.1", description="address to listen on")
+    host: Annotated[str, Option()] = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on"
+    )
     port: Annotated[int, Option()] = Field(
         default=8000, ge=0, le=65535, description="0: a free port"
     )

@@ -214,7 +214,7 @@ def test_a_file_may_set_all_fields_and_options_override_it(
         ("[]", "a.yaml", "{file} | is a list; allowed: a mapping of fields to values"),
         ("jobs: !!bool x", "a.yaml", "{file} | is not YAML: a value does not fit its tag"),
         ("[" * 10_000, "a.yaml", "{file} | is nested too deeply"),
-        ("jobs: [", "a.yaml", "{file} | is not YAML: while parsing"),
+        ("jobs: [", "a.yml", "{file} | is not YAML: while parsing"),
         ("data: {a: 1, a: 2}", "a.yaml", "{file} | is not YAML: 'a' is given twice; leave one"),
         ("jobs: !!map [1]", "a.yaml", "{file} | is not YAML: expected a mapping node"),
         ("jobs: !!python/object:os.system {}", "a.yaml", "{file} | is not YAML: could not"),

@@ -109,7 +109,8 @@ def test_short_forms_have_a_canonical_form(short: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("twice", "'twice' is unknown; allowed: full, 2x"),
+        ("twice", r"^schedule 'twice' \| is unknown; allowed: full, 2x"),
+        ("twice:max=3", r"^schedule 'twice:max=3' \| 'twice' is unknown; allowed: full, 2x"),
         ("unified:max=3", "decays: linear, cosine, power, exponential, step, constant, table, d3"),
         ("", "is unknown"),
         ("full:max=3", "option 'max=3' is unknown; allowed: none"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from typing import Any
@@ -130,6 +131,13 @@ def test_a_refused_schedule_is_named_as_the_field(server: Running, schedule: str
     error = server.complete(**SHORT | {"schedule": schedule}).json()["error"]
     assert error["param"] == "schedule"
     assert re.match(r"(exit )?schedule\b", error["message"])
+
+
+def test_a_compressed_body_is_refused_as_such(server: Running) -> None:
+    body, headers = gzip.compress(json.dumps(SHORT).encode()), {"Content-Encoding": "gzip"}
+    answer = server.http.post("/v1/completions", content=body, headers=headers)
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+    assert "has the Content-Encoding 'gzip'; send plain JSON" in answer.json()["error"]["message"]
 
 
 def test_a_long_body_without_content_length_is_refused(server: Running) -> None:

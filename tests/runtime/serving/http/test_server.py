@@ -368,6 +368,8 @@ def test_names_and_addresses_are_checked_at_creation(tiny: ServedBundle, server:
     for host, shown in (("a..b", "a..b"), ("a" * 64, "a" * 64), ("1::g", r"\[1::g\]")):
         with pytest.raises(UsageError, match=f"{shown}:0 can't be listened on"):
             make(tiny, host=host)
+    with pytest.raises(UsageError, match="host is ''; string should have at least 1 character"):
+        make(tiny, host="")
     for name in ("", "tin\udce9", "a\nb"):
         with pytest.raises(UsageError, match="not printable text in UTF-8; write NAME=PATH"):
             make(ServedBundle(name, tiny.path))

@@ -12,8 +12,7 @@ namespace skipdec::runtime {
 class UnsupportedTokenizer : public Error {
  public:
   UnsupportedTokenizer(const std::string& subject, const std::string& problem)
-      : Error(Status::kBundle, subject,
-              problem + "; this library does not implement it: give token ids, not text") {}
+      : Error(Status::kBundle, subject, problem + "; this library does not implement it") {}
 };
 
 }  // namespace skipdec::runtime
