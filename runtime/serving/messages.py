@@ -126,12 +126,21 @@ class Refused:
         """Encode ``error``; `error` decodes it."""
         if isinstance(error, SkipDecError):
             return cls(type(error).__name__, error.subject, error.problems, request_id)
+        if isinstance(error, OSError) and error.errno is not None:
+            problems = str(error.errno), error.strerror or ""
+            return cls(OSError.__name__, str(error.filename or ""), problems, request_id)
         return cls(type(error).__name__, "", (str(error),), request_id)
 
     def error(self) -> Exception:
-        """Return an error of the same class, or a SkipDecError if the class is not skipdec's."""
+        """Return an error of the same class; a SkipDecError for one of neither skipdec nor OSError.
+
+        An OSError of a library may have no number; it becomes a SkipDecError, too.
+        """
         if self.kind == TimeoutError.__name__:
             return TimeoutError(*self.problems)
+        if self.kind == OSError.__name__ and len(self.problems) == 2:
+            number, text = self.problems
+            return OSError(int(number), text, self.subject or None)
         kind = getattr(errors, self.kind, SkipDecError)
         assert issubclass(kind, SkipDecError), self.kind
         return kind(self.subject, *self.problems)

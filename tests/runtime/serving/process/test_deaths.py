@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from mutations import copy_bundle
 from steered_worker import LOG, RAISE
-from workers import SHORT, steered, until
+from workers import SHORT, settings, steered, until
 
 from skipdec import Generator, WorkerDiedError
 from skipdec.runtime.serving.process import supervisor
 from skipdec.runtime.serving.process.engine import ProcessEngine
+from skipdec.runtime.serving.process.settings import RestartPolicy
 from skipdec.runtime.serving.process.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.slow  # each starts several processes
@@ -82,6 +83,34 @@ def test_a_worker_starts_as_soon_as_resources_suffice(
     monkeypatch.setattr(supervisor, "_START_SECONDS", 0.01)
     asyncio.run(main())
     assert caplog.text.count("can't be started: too little of something") == 3
+
+
+def test_an_error_of_the_system_while_loading_is_raised_and_tried_again_later(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def start() -> None:
+        async with ProcessEngine.opened(settings(bundle)):
+            pass
+
+    async def restart() -> None:
+        policy = RestartPolicy(max_deaths=1000, delays=(0.0,))
+        async with steered(bundle, policy) as engine:
+            monkeypatch.setattr(supervisor, "WORKER", "failing_worker")
+            kill(engine)
+            await until(lambda: "can't load: [Errno 28] No space left" in caplog.text)
+            monkeypatch.setattr(supervisor, "WORKER", "steered_worker")
+            assert (await engine.generate([5], SHORT)).finished
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "WORKER", "failing_worker")
+        with pytest.raises(OSError, match="No space left") as caught:
+            asyncio.run(start())
+    assert (caught.value.errno, caught.value.filename) == (
+        errno.ENOSPC,
+        str(bundle / "weights.bin"),
+    )
+    assert "Traceback" not in caplog.text
+    asyncio.run(restart())
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOENT])
