@@ -162,11 +162,6 @@ class Scheduler(Generic[R]):
         self._since: float | None = None  # when the next request could first have been admitted
 
     @property
-    def waiting(self) -> tuple[R, ...]:
-        """The waiting requests, in the order of their admission unless others arrive."""
-        return tuple(self._waiting)
-
-    @property
     def num_waiting(self) -> int:
         """The number of waiting requests."""
         return len(self._waiting)
