@@ -160,22 +160,34 @@ def open_backend(
     UsageError for an invalid combination and EnvironmentMismatchError for a missing device.
     """
     wanted = default_device(target) if device is None else device
-    match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None
-    if match is None:
-        raise UsageError("device", f"is {wanted!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")
-    kind, index = match.groups()
-    backends = target_of(target).backends
-    if kind not in backends:
-        allowed = ", ".join(backends)
-        raise UsageError(
-            "device", f"is {wanted!r}, where {target} engines can't run; allowed: {allowed}"
-        )
+    kind, index = parse_device(wanted, target)
     if threads is not None and kind != "cpu":
         raise UsageError("threads", f"is {threads}, but engines run on {wanted}; leave it out")
     if weights not in get_args(WeightsPlace):
         raise UsageError("weights", f"is {weights!r}; allowed: 'mapped', 'copied'")
     if weights != "mapped" and kind != "cpu":
         raise UsageError("weights", f"is {weights!r}, but engines run on {wanted}; leave it out")
-    make = load(backends[kind])
-    backend: EngineBackend = make(threads, weights) if kind == "cpu" else make(int(index or 0))
+    make = load(target_of(target).backends[kind])
+    backend: EngineBackend = make(threads, weights) if kind == "cpu" else make(index or 0)
     return backend
+
+
+def parse_device(device: str, target: str) -> tuple[str, int | None]:
+    """Return the kind of device and its index, if one is given; bundles of ``target`` run there.
+
+    >>> parse_device("cuda:1", "tensorrt"), parse_device("cpu", "onnxruntime")
+    (('cuda', 1), ('cpu', None))
+
+    Raises UsageError for another text and for a device on which they can't run.
+    """
+    match = _DEVICE.fullmatch(device) if isinstance(device, str) else None
+    if match is None:
+        raise UsageError("device", f"is {device!r}; allowed: cpu, cuda, cuda:INDEX, rehearsal")
+    kind, index = match.groups()
+    backends = target_of(target).backends
+    if kind not in backends:
+        allowed = ", ".join(backends)
+        raise UsageError(
+            "device", f"is {device!r}, where {target} engines can't run; allowed: {allowed}"
+        )
+    return kind, None if index is None else int(index)

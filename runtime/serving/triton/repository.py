@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ....engines.backends.session import parse_device
 from ....engines.bundle import EngineBundle
 from ....engines.bundle.place import Place
 from ....engines.checking import Problems, expanded
 from ....engines.documents import write_file
 from ....engines.errors import UsageError
-from ....engines.targets import default_device, target_of
+from ....engines.targets import default_device
 from ...drafting.resolver import DraftResolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
@@ -52,12 +53,15 @@ def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     return directories
 
 
-def config_text(name: str, parameters: Mapping[str, str], *, on_gpu: bool) -> str:
+def config_text(name: str, parameters: Mapping[str, str], kind: str, index: int | None) -> str:
     """Return the model configuration, a ``ModelConfig`` message in protobuf's text format.
 
     It has no batching by Triton, because the engine batches itself; any number of responses per
-    request; and one instance, which holds all of a bundle's KV memory and threads.
+    request; and one instance, which holds all of a bundle's KV memory and threads. With the
+    ``kind`` cuda, there is one on GPU ``index`` or, if that is None, on each.
     """
+    gpus = "" if index is None else f" gpus: [ {index} ]"
+    group = f"KIND_GPU{gpus}" if kind == "cuda" else "KIND_CPU"
     tensors = [_tensor("input", *entry) for entry in input_types().items()]
     tensors += [_tensor("output", *entry) for entry in OUTPUT_TYPES.items()]
     settings = [
@@ -69,7 +73,7 @@ def config_text(name: str, parameters: Mapping[str, str], *, on_gpu: bool) -> st
         'backend: "python"',
         "max_batch_size: 0",
         "model_transaction_policy { decoupled: true }",
-        f"instance_group [ {{ count: 1 kind: {'KIND_GPU' if on_gpu else 'KIND_CPU'} }} ]",
+        f"instance_group [ {{ count: 1 kind: {group} }} ]",
         *settings,
         *tensors,
     ]
@@ -97,8 +101,9 @@ def _write_model(
 ) -> None:
     version = directory / "1"
     version.mkdir()
-    device = config.device or default_device(bundle.manifest.target)
-    text = config_text(name, config.to_parameters(), on_gpu=device.startswith("cuda"))
+    target = bundle.manifest.target
+    kind, index = parse_device(config.device or default_device(target), target)
+    text = config_text(name, config.to_parameters(), kind, index)
     write_file(directory / _CONFIGURATION, text)
     if config.is_copied:
         bundle.save(version / BUNDLE_NAME)
@@ -111,12 +116,9 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     """Return the bundle at ``path`` after checking that it is complete and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     ScheduleResolver.of(bundle.manifest.model, bundle_schedule(bundle), config.schedule)
-    target, device = bundle.manifest.target, config.device
-    backends = target_of(target).backends
-    if device is not None and device.partition(":")[0] not in backends:
-        allowed = ", ".join(backends)
-        raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
-    DraftResolver(bundle.manifest, device, config.draft).resolve()
+    if config.device is not None:
+        parse_device(config.device, bundle.manifest.target)
+    DraftResolver(bundle.manifest, config.device, config.draft).resolve()
     return bundle
 
 

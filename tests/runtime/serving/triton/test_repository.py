@@ -49,7 +49,7 @@ def test_all_settings_round_trip_through_the_configuration() -> None:
         max_prefill_tokens=64, admission="gang:min_free=2,hold_ms=8", raw_prompts=True,
         weights="copied", verify="graphs", device="cpu", draft="own+lookup,tokens=5",
     )  # fmt: skip
-    text = config_text("m", settings.to_parameters(), on_gpu=False)
+    text = config_text("m", settings.to_parameters(), "cpu", None)
     assert ModelSettings.from_parameters(parameters(text)) == settings
 
 
@@ -61,8 +61,17 @@ def test_prefix_cache_accepts_booleans(text: str, sharing: str) -> None:
     assert ModelSettings.from_parameters(given).prefix_cache == sharing
 
 
-def test_the_configuration_requests_a_gpu_for_gpu_engines() -> None:
-    assert "KIND_GPU" in config_text("m", {}, on_gpu=True)
+@pytest.mark.parametrize(
+    ("device", "group"), [("cuda", "KIND_GPU"), ("cuda:1", "KIND_GPU gpus: [ 1 ]")]
+)
+def test_the_configuration_requests_the_gpu_of_the_device(
+    bundle: Path, tmp_path: Path, device: str, group: str
+) -> None:
+    write_triton_repository(
+        TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m", device=device)
+    )
+    text = (tmp_path / "m" / "config.pbtxt").read_text()
+    assert f"instance_group [ {{ count: 1 kind: {group} }} ]" in text
 
 
 def test_a_parameter_that_is_unknown_or_not_a_text_is_refused() -> None:
@@ -77,7 +86,8 @@ def test_a_parameter_that_is_unknown_or_not_a_text_is_refused() -> None:
     [
         ({"schedule": "3y"}, "3y"),
         ({"admission": "lifo"}, "lifo"),
-        ({"device": "tpu"}, "run on cpu"),
+        ({"device": "tpu"}, r"device \| is 'tpu'; allowed: cpu, cuda, cuda:INDEX, rehearsal"),
+        ({"device": "cuda:one"}, r"device \| is 'cuda:one'; allowed: cpu, cuda, cuda:INDEX"),
         ({"draft": "first:9"}, "first:9 runs 9 layers of 6"),
         ({"draft": "own", "device": "cuda:1"}, "does not keep the bits on a GPU"),
         ({"name": "a/b"}, "can't be a model's name"),
