@@ -27,7 +27,7 @@ class _Block:
     tokens: tuple[int, ...]
     memory: Buffer
     values: Array  # [L, 2, N, BLOCK_TOKENS, W], keys and values
-    children: int = 0
+    children: int = 0  # including those that are being recorded: they need their parent
 
 
 class PrefixCache:
@@ -94,6 +94,8 @@ class PrefixCache:
             self._num_held += 1
             values = cast(Array, self._pool.memory.tensor(memory, self._shape, self._layout.dtype))
             block_tokens = tuple(tokens[start : start + BLOCK_TOKENS])
+            if isinstance(parent, _Block):
+                parent.children += 1
             parent = block = _Block(parent, block_tokens, memory, values)
             new.append(block)
         return Recording(self, len(known) * BLOCK_TOKENS, new)
@@ -108,8 +110,6 @@ class PrefixCache:
                 self._free(block)
                 continue
             self._blocks[key] = block
-            if isinstance(block.parent, _Block):
-                block.parent.children += 1
 
     def drop(self, blocks: Sequence[_Block]) -> None:
         """Free blocks of an abandoned recording."""
@@ -135,15 +135,14 @@ class PrefixCache:
             )
             if oldest is None:
                 return False
-            block = self._blocks.pop(oldest)
-            if isinstance(block.parent, _Block):
-                block.parent.children -= 1
-            self._free(block)
+            self._free(self._blocks.pop(oldest))
         return True
 
     def _free(self, block: _Block) -> None:
         self._pool.release(block.memory, "prefix")
         self._num_held -= 1
+        if isinstance(block.parent, _Block):
+            block.parent.children -= 1
 
 
 class Recording:

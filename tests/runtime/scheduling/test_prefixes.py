@@ -209,6 +209,26 @@ def test_prefix_blocks_are_evicted_lru_after_their_successors() -> None:
     assert pool.in_use_bytes == 0
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_block_stays_while_one_after_it_is_recorded(is_kept: bool) -> None:
+    """Else nothing would find the recorded block, which would hold memory until it is evicted."""
+    cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
+    cache.set_limit(10**9)
+    first, other = [5] * BLOCK_TOKENS, [6] * BLOCK_TOKENS
+    record(cache, first, 1.0)
+    cache.set_limit(2 * cache.nbytes)
+    recording = cache.record(2 * first)
+    record(cache, other, 2.0)
+    assert not cache.find([*other, 9])
+    if is_kept:
+        recording.commit()
+        assert len(cache.find([*first, *first, 9])) == 2
+    else:
+        recording.give_up()
+        record(cache, 2 * other, 2.0)
+        assert len(cache.find([*other, *other, 9])) == 2, "in place of the first block"
+
+
 def test_out_of_memory_truncates_a_prefix_without_an_error() -> None:
     pool = BufferPool(HostMemory(), 10**9)
     cache = PrefixCache(pool, LAYOUT, 3)

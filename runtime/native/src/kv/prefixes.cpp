@@ -12,9 +12,9 @@ namespace skipdec::runtime {
 struct PrefixCache::Block {
   BlockPointer parent;
   Tokens tokens{};
-  Buffer memory;  // [L, 2, N, kBlockTokens, W], keys and values
-  std::int64_t children = 0;
-  std::string owner;  // empty unless it is a prompt's first block
+  Buffer memory;              // [L, 2, N, kBlockTokens, W], keys and values
+  std::int64_t children = 0;  // including those that are being recorded: they need their parent
+  std::string owner;          // empty unless it is a prompt's first block
 };
 
 PrefixCache::Key PrefixCache::key_of(const Block& block) {
@@ -83,6 +83,7 @@ PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& toke
       break;
     }
     ++num_held_;
+    if (parent) ++parent->children;
     recording.blocks_.push_back(block);
     parent = std::move(block);
   }
@@ -112,7 +113,6 @@ void PrefixCache::Recording::commit() {
     // Another prompt of the same call may have recorded this block and those after it.
     if (!cache_->places_.emplace(key_of(*block), kept.begin()).second) return;
     cache_->blocks_.splice(cache_->blocks_.end(), kept);
-    if (block->parent) ++block->parent->children;
     block.reset();
   }
 }
@@ -143,7 +143,6 @@ bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>
     places_.erase(key_of(**oldest));  // may throw
     const BlockPointer block = std::move(*oldest);
     blocks_.erase(oldest);
-    if (block->parent) --block->parent->children;
     free(block);
   }
   return true;
@@ -152,6 +151,7 @@ bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>
 void PrefixCache::free(const BlockPointer& block) noexcept {
   pool_.release(std::move(block->memory));
   --num_held_;
+  if (block->parent) --block->parent->children;
 }
 
 CacheView PrefixCache::view(const Block& block, std::int64_t layer) const {

@@ -146,6 +146,20 @@ TEST_F(PrefixesTest, TheLeastRecentlyUsedPrefixIsEvictedFromItsEnd) {
   EXPECT_EQ(kept_tokens(tokens(33, 100)), 16);
 }
 
+// Else nothing would find the recorded block, which would hold memory until it is evicted.
+TEST_F(PrefixesTest, ABlockStaysWhileOneAfterItIsRecorded) {
+  prefixes_.set_limit(1 << 20);
+  keep(tokens(16));
+  prefixes_.set_limit(2 * prefixes_.nbytes());
+  PrefixCache::Recording recording = prefixes_.record(tokens(32));
+  keep(tokens(16, 100));
+  EXPECT_EQ(kept_tokens(tokens(17, 100)), 0);
+  recording.commit();
+  EXPECT_EQ(kept_tokens(tokens(33)), 32);
+  keep(tokens(32, 100));
+  EXPECT_EQ(kept_tokens(tokens(33, 100)), 32);
+}
+
 TEST_F(PrefixesTest, AnAbandonedRecordingLeavesNothing) {
   prefixes_.set_limit(1 << 20);
   {
