@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Bridges the gap between two layers' engines, so that a thread is rarely woken within a step.
-constexpr microseconds kHelperSpins{50};
+// Bridges the gap between two steps, because waking a sleeping thread takes tens of microseconds.
+constexpr microseconds kHelperSpins{400};
 // A task takes tens of microseconds; a thread that takes longer has lost its core, perhaps to the
 // caller.
 constexpr microseconds kCallerSpins{20};
