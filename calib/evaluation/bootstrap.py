@@ -66,9 +66,12 @@ class Bootstrap:
         """
         assert len(outcomes) == self.num_examples, "one outcome per example"
         statistics = metric.statistics(outcomes)  # [n, k]
+        value = metric.value(statistics.sum(axis=0))
+        if self.num_examples < 2:
+            return MetricSample(value, np.full(self.resamples, np.nan))
         generator = np.random.default_rng(self.seed)
-        resampled = np.full(self.resamples, np.nan)
-        for index in range(self.resamples if self.num_examples > 1 else 0):
+        resampled = np.empty(self.resamples)
+        for index in range(self.resamples):
             drawn = generator.integers(0, self.num_examples, self.num_examples)  # [n]
             resampled[index] = metric.value(statistics[drawn].sum(axis=0))
-        return MetricSample(metric.value(statistics.sum(axis=0)), resampled)
+        return MetricSample(value, resampled)

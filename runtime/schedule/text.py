@@ -172,10 +172,10 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         options = _options(text, rest, allowed=_OPTIONS)
         values = {"decay": name, **implied_fields(name, options), **options}
     else:
+        unknown = f"{shown(name)} is unknown" if rest else "is unknown"
         raise ScheduleError(
             f"schedule {shown(text)}",
-            f"{f'{shown(name)} ' if rest else ''}is unknown; "
-            f"{did_you_mean(name, ['full', *DECAYS])}"
+            f"{unknown}; {did_you_mean(name, ['full', *DECAYS])}"
             f"allowed: {_EXAMPLES}; decays: {', '.join(DECAYS)}",
         )
     values = {
