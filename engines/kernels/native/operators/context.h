@@ -103,11 +103,11 @@ class CallContext {
 };
 
 // Returns true if one thread multiplies ``rows`` rows by ``elements`` elements faster than several
-// threads would: it takes at most about 8 µs (Zen 4, int8: 349,000 elements for one row, 105,000
-// for eight), while waking another thread costs 2 µs if it spins, and tens of microseconds if it
-// sleeps.
+// threads would: it takes at most about 8 µs from memory (Zen 4, int8: 175,000 elements for one
+// row), or 4 µs from the caches (52,000 for eight), while waking another thread costs 2 µs if it
+// spins, and tens of microseconds if it sleeps.
 constexpr bool is_small(std::int64_t elements, std::int64_t rows) {
-  return elements * (rows + 2) < (std::int64_t{1} << 20);
+  return elements * (rows + 2) < (std::int64_t{1} << 19);
 }
 
 // Throws OperatorError(problem) unless ``holds``.
