@@ -7,6 +7,7 @@ added to the residual, of embeddings and of the head.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from ....engines.manifest import ModelSpec
@@ -23,41 +24,11 @@ def decoder(model: ModelSpec) -> Decoder:
     spec = LlamaSpec.of(model)
     size, ffn_dim, head_dim = spec.hidden_size, spec.ffn_dim, spec.head_dim
     query, key = spec.num_heads * head_dim, spec.num_kv_heads * head_dim
-
-    def norm(name: str, width: int = size) -> Norm:
-        return Norm(name, width, spec.rms_norm_eps)
-
-    def only(factor: float | None) -> tuple[float, ...]:
-        return () if factor is None or factor == 1 else (factor,)
-
-    def product(
-        name: str,
-        in_size: int,
-        sources: dict[str, int],
-        *,
-        bias: bool,
-        factors: tuple[float, ...] = (),
-    ) -> Product:
-        """Pack ``sources`` (name to width), which some checkpoints store packed as ``name``."""
-        outer, _, _ = name.rpartition(".")
-        parts = {f"{outer}.{source}_proj": width for source, width in sources.items()}
-        if spec.packs_weights:
-            parts = {name: sum(sources.values())}
-        is_gated = "gate" in sources
-        return Product(
-            name,
-            in_size,
-            tuple(parts.values()),
-            tuple(parts),
-            bias=bias,
-            factors=factors,
-            is_gated=is_gated,
-        )
-
     multiplier = spec.attention_multiplier  # of scores, in place of 1 / sqrt(D)
     scores = () if multiplier is None else (multiplier * math.sqrt(head_dim), 1.0, 1.0)
-    added, bias = only(spec.residual_multiplier), spec.mlp_bias
+    added, bias = _only(spec.residual_multiplier), spec.mlp_bias
     widths = {"none": (), "head": (head_dim, head_dim), "whole": (query, key)}[spec.head_norms]
+    norm, product = partial(_norm, spec), partial(_product, spec)
     second = "post_feedforward_layernorm" if spec.norms_behind else _BEHIND_ATTENTION
     head = EMBEDDING if spec.tie_word_embeddings else HEAD
     still = (index for index, each in enumerate(spec.rotated_layers or ()) if each == "0")
@@ -65,11 +36,14 @@ def decoder(model: ModelSpec) -> Decoder:
         model=model,
         prefix="",
         token_width=size,
-        token_factors=only(spec.embedding_multiplier),
+        token_factors=_only(spec.embedding_multiplier),
         positions=Rotation(
             tuple(map(float, spec.frequencies())), spec.rope_scale, frozenset(still)
         ),
-        norms=(norm(_BEHIND_ATTENTION if spec.norms_behind else "input_layernorm"), norm(second)),
+        norms=(
+            norm(_BEHIND_ATTENTION if spec.norms_behind else "input_layernorm", size),
+            norm(second, size),
+        ),
         norm_place="of added" if spec.norms_behind else "before",
         qkv=product(
             "self_attn.qkv_proj",
@@ -90,17 +64,51 @@ def decoder(model: ModelSpec) -> Decoder:
             product("mlp.down_proj", ffn_dim, {"down": size}, bias=bias, factors=added),
         ),
         activation="gated silu",
-        final_norm=norm("norm"),
+        final_norm=norm("norm", size),
         head=Product(
             HEAD,
             size,
             (spec.vocab_size,),
             (head,),
-            factors=only(None if spec.logits_scaling is None else 1 / spec.logits_scaling),
+            factors=_only(None if spec.logits_scaling is None else 1 / spec.logits_scaling),
         ),
         buffers=tuple(  # of old files
             f"layers.{index}.self_attn.rotary_emb.inv_freq" for index in range(spec.num_layers)
         ),
+    )
+
+
+def _norm(spec: LlamaSpec, name: str, width: int) -> Norm:
+    return Norm(name, width, spec.rms_norm_eps)
+
+
+def _only(factor: float | None) -> tuple[float, ...]:
+    """Return the factor of all parts of a product; nothing for 1."""
+    return () if factor is None or factor == 1 else (factor,)
+
+
+def _product(
+    spec: LlamaSpec,
+    name: str,
+    in_size: int,
+    sources: dict[str, int],
+    *,
+    bias: bool,
+    factors: tuple[float, ...] = (),
+) -> Product:
+    """Pack ``sources`` (name to width), which some checkpoints store packed as ``name``."""
+    outer, _, _ = name.rpartition(".")
+    parts = {f"{outer}.{source}_proj": width for source, width in sources.items()}
+    if spec.packs_weights:
+        parts = {name: sum(sources.values())}
+    return Product(
+        name,
+        in_size,
+        tuple(parts.values()),
+        tuple(parts),
+        bias=bias,
+        factors=factors,
+        is_gated="gate" in sources,
     )
 
 

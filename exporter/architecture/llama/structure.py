@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -91,31 +91,17 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         facts[key] = reader.token_id(key, defaults[key], vocab_size)
     reader.choice("hidden_act", ("silu",))
     reader.check_kind(member.classes)
-    layer_types = _read_layer_types(reader, num_layers)
+    is_longrope = rotation["rope_type"] == "longrope"
     limits = {
         "attention to a sliding window is not supported, and longer texts would exceed it": (
-            _window(reader, member, num_layers, layer_types)
+            _window(reader, member, num_layers)
         ),
         "the rotary frequencies of longrope change in longer texts": (
-            rotation["rope_original_length"] if rotation["rope_type"] == "longrope" else None
+            rotation["rope_original_length"] if is_longrope else None
         ),
     }
     length = reader.length(max_seq_len, positions, limits)
-    quotient = heads["hidden_size"] // heads["num_heads"]
-    if (
-        member.has_partial_rotation
-        and rotation["rope_type"] == "longrope"
-        and heads["head_dim"] != quotient
-    ):
-        reader.problems.append(
-            f"head_dim is {heads['head_dim']}; allowed with longrope: {quotient}, hidden_size by "
-            "num_attention_heads, as transformers takes it for this model"
-        )
-    if facts["rotated_layers"] is not None and rotation.get("rope_scale", 1.0) != 1:
-        reader.problems.append(
-            "some layers do not rotate, and the rotary scaling has a factor of cosines, which "
-            "these layers would get too; choose another rope_type"
-        )
+    reader.problems += _rotation_problems(facts, member)
     if reader.problems:
         raise UnsupportedModelError(name, *reader.problems)
     spec = LlamaSpec(
@@ -129,6 +115,22 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     if problem := spec.frequency_problem():
         raise UnsupportedModelError(name, problem)
     return spec.model_spec()
+
+
+def _rotation_problems(facts: Mapping[str, Any], member: Member) -> Iterator[str]:
+    """Yield what heads and layers have that the rotation does not support."""
+    quotient = facts["hidden_size"] // facts["num_heads"]
+    is_partial_longrope = member.has_partial_rotation and facts["rope_type"] == "longrope"
+    if is_partial_longrope and facts["head_dim"] != quotient:
+        yield (
+            f"head_dim is {facts['head_dim']}; allowed with longrope: {quotient}, hidden_size by "
+            "num_attention_heads, as transformers takes it for this model"
+        )
+    if facts["rotated_layers"] is not None and facts.get("rope_scale", 1.0) != 1:
+        yield (
+            "some layers do not rotate, and the rotary scaling has a factor of cosines, which "
+            "these layers would get too; choose another rope_type"
+        )
 
 
 def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
@@ -212,10 +214,9 @@ def _read_layer_types(reader: ConfigReader, num_layers: int) -> list[str] | None
     return list(named)
 
 
-def _window(
-    reader: ConfigReader, member: Member, num_layers: int, layer_types: list[str] | None
-) -> int | None:
+def _window(reader: ConfigReader, member: Member, num_layers: int) -> int | None:
     """Return the number of tokens that a token attends to, itself included; None if unlimited."""
+    layer_types = _read_layer_types(reader, num_layers)
     default = member.defaults["sliding_window"]
     if member.window == "none" or reader.config.get("sliding_window", default) is None:
         return None
