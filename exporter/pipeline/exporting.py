@@ -27,10 +27,11 @@ from ..checkpoint.chat import parse_tokenizer, transformers_warnings
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ..checkpoint.tokenizer import vocabulary_warning
 from ..config import CANONICAL, ExportConfig
+from ..quantization.migration import Migration
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
 from .drafts import plan_drafts
-from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
+from .plan import BundlePlan, DraftParts, EngineSource, bundle_path, planned_engines
 from .report import ExportReport, Stages
 
 if TYPE_CHECKING:
@@ -76,25 +77,15 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         raise problems.error()
     model = checkpoint.model
     schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint)
-    tensorrt = migration = None
-    if config.is_compiled:
-        tensorrt = problems.attempt(_tensorrt, config, model)
-        if tensorrt is not None and tensorrt.ranges is not None:
-            migration = tensorrt.ranges.migration
-    else:
-        problems.attempt(_check_head_size, model)
-        if config.ranges is not None:
-            migration = problems.attempt(read_migration, config.ranges, model, config.precision())
+    tensorrt, migration = _target_options(config, model, problems)
     drafts = plan_drafts(config, checkpoint, problems, is_migrated=migration is not None)
     if schedule is None or problems.errors:
         raise problems.error()
     precision = _precision(config, checkpoint) if tensorrt is None else tensorrt.precision
-    canonical_size = 0
+    canonical_size = _canonical_size(config, model)
     dtypes: set[FloatType] = {"float32" if kernels is not None else config.dtype}
-    if config.keep_canonical or tensorrt is not None:
+    if canonical_size:
         dtypes.add(config.dtype)
-        canonical = planned_engines(model, PrecisionSpec(dtype=config.dtype), CANONICAL)
-        canonical_size = sum(engine.size for engine in canonical)
 
     def open_source(directory: Path, journal: Journal, stages: Stages) -> EngineSource:
         from .engines import CheckpointEngines
@@ -121,14 +112,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         tensorrt=tensorrt,
         drafts=drafts,
         verification=_verification(config, output, precision) if config.verify else None,
-        warnings=(
-            *checkpoint.warnings,
-            *_length_warnings(model, config.max_seq_len),
-            *_tokenizer_warnings(checkpoint),
-            *_precision_warnings(config),
-            *_schedule_warnings(schedule, checkpoint),
-            *drafts.warnings,
-        ),
+        warnings=tuple(_warnings(config, checkpoint, schedule, drafts)),
     )
 
 
@@ -140,6 +124,39 @@ def output_path(config: ExportConfig) -> Path:
     """
     stem = name_of(hub_id(config.model))
     return bundle_path(config, stem, config.dtype)
+
+
+def _target_options(
+    config: ExportConfig, model: ModelSpec, problems: Problems
+) -> tuple[TensorRtOptions | None, Migration | None]:
+    """Return TensorRT's options, if it compiles the engines, and the factors of ``--ranges``."""
+    if config.is_compiled:
+        options = problems.attempt(_tensorrt, config, model)
+        ranges = None if options is None else options.ranges
+        return options, None if ranges is None else ranges.migration
+    problems.attempt(_check_head_size, model)
+    if config.ranges is None:
+        return None, None
+    return None, problems.attempt(read_migration, config.ranges, model, config.precision())
+
+
+def _canonical_size(config: ExportConfig, model: ModelSpec) -> int:
+    """Return the bytes of the canonical engines; 0 if the export does not write them."""
+    if not (config.keep_canonical or config.is_compiled):
+        return 0
+    engines = planned_engines(model, PrecisionSpec(dtype=config.dtype), CANONICAL)
+    return sum(engine.size for engine in engines)
+
+
+def _warnings(
+    config: ExportConfig, checkpoint: Checkpoint, schedule: ExitSchedule, drafts: DraftParts
+) -> Iterator[str]:
+    yield from checkpoint.warnings
+    yield from _length_warnings(checkpoint.model, config.max_seq_len)
+    yield from _tokenizer_warnings(checkpoint)
+    yield from _precision_warnings(config)
+    yield from _schedule_warnings(schedule, checkpoint)
+    yield from drafts.warnings
 
 
 def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> tuple[str, ...]:
