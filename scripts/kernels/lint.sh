@@ -8,11 +8,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 native=engines/kernels/native
 
-find "$native" -name '*.cpp' -print0 |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet 2>"$work/counts" || {
-    tail -n 20 "$work/counts" >&2
-    exit 1
-}
+scripts/kernels/tidy.sh "$native"
 echo "kernels: clang-tidy finds no problems"
 
 copy_sources "$work/sources"

@@ -5,9 +5,6 @@
 # as long.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
-work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
-kernels=engines/kernels/native
 runtime=runtime/native
 json="$(python -c 'import nlohmann_json, pathlib
 print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
@@ -17,13 +14,8 @@ print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
 checks='clang-diagnostic-*,-clang-diagnostic-deprecated-declarations,-bugprone-unchecked-optional-access'
 [[ "${ANALYZE:-0}" == 1 ]] || checks+=,-clang-analyzer-*
 
-find "$runtime" -name '*.cpp' -print0 |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet --config-file="$kernels/.clang-tidy" \
-        --exclude-header-filter='skipdec/skipdec\.h$' \
-        --checks="$checks" --extra-arg="-isystem$json" 2>"$work/counts" || {
-    tail -n 20 "$work/counts" >&2
-    exit 1
-}
+scripts/kernels/tidy.sh "$runtime" --exclude-header-filter='skipdec/skipdec\.h$' \
+    --checks="$checks" --extra-arg="-isystem$json"
 echo "libskipdec: clang-tidy finds no problems, clang has no warnings"
 
 clang="$(compgen -c clang++ | sort -V | tail -n 1 || true)" # often missing
