@@ -114,7 +114,8 @@ def _client_message(error: SkipDecError) -> str:
     """Return an error's message for clients, without names of classes and files."""
     message = brief("; ".join(error.problems))
     hides = isinstance(error, BundleError | ClosedError | ConfigurationError)
-    is_name = error.subject[:1].isupper() or "/" in error.subject
+    is_path = "/" in error.subject and not isinstance(error, ScheduleError)  # 4/2 is its own text
+    is_name = error.subject[:1].isupper() or is_path
     return message if hides or is_name else f"{error.subject}: {message}"
 
 

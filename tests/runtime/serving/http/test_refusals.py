@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import Running
+from http_servers import Running, serving
+
+from skipdec.runtime.serving.http.server import ServedBundle
 
 SHORT: dict[str, Any] = {"prompt": "a", "temperature": 0, "max_tokens": 2}
 SCORED: dict[str, Any] = {"prompt": [[5, 6]], "echo": True, "logprobs": 1, "max_tokens": 1}
@@ -131,6 +134,13 @@ def test_a_refused_schedule_is_named_as_the_field(server: Running, schedule: str
     error = server.complete(**SHORT | {"schedule": schedule}).json()["error"]
     assert error["param"] == "schedule"
     assert re.match(r"(exit )?schedule\b", error["message"])
+
+
+def test_a_refused_schedule_with_slashes_is_named(bundle: Path) -> None:
+    with serving(ServedBundle("tiny", bundle), schedules=("any",)) as running:
+        for text in ("table:table=9/5", "/etc/passwd"):
+            error = running.complete(**SHORT | {"schedule": text}).json()["error"]
+            assert error["message"].startswith(f"schedule '{text}': ")
 
 
 def test_a_compressed_body_is_refused_as_such(server: Running) -> None:
