@@ -104,7 +104,10 @@ class ChatRequest(TextRequest):
         if None not in (self.max_tokens, self.max_completion_tokens) and (
             self.max_tokens != self.max_completion_tokens
         ):
-            yield "`max_completion_tokens` is not max_tokens; give one of them"
+            yield (
+                f"`max_completion_tokens` is {self.max_completion_tokens}, but max_tokens is "
+                f"{self.max_tokens}; give one of them"
+            )
         if self.top_logprobs and not self.logprobs:
             yield "`top_logprobs` needs logprobs to be true"
 

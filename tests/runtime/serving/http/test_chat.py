@@ -134,7 +134,7 @@ def test_log_probabilities_have_openais_chat_format(
         ({"logprobs": True, "top_logprobs": 99}, "top_logprobs is 99; allowed: .* from 0 to 20"),
         (
             {"max_tokens": 5, "max_completion_tokens": 6},
-            "max_completion_tokens is not max_tokens",
+            "max_completion_tokens is 6, but max_tokens is 5; give one of them",
         ),
         ({"max_completion_tokens": 0}, "max_completion_tokens is 0; allowed: an integer from 1"),
         ({"max_completion_tokens": 9, "min_tokens": 10}, "min_tokens is 10"),
