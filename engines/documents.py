@@ -22,6 +22,7 @@ from .errors import SkipDecError
 MAX_BYTES = integer("max_json_bytes")  # parsed JSON takes up to twenty times its size in memory
 MAX_NESTING = integer("max_json_nesting")
 
+_TOO_DEEP = f"is nested deeper than {MAX_NESTING} levels"
 _FULL = 2**20  # free bytes below which a library's failed write is blamed on a full disk
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -143,18 +144,21 @@ def parse_json(
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
         document = json.loads(text, **(EXACT if exact else _YIELDING if yields else UNIQUE))
         problem = _value_problem(document)
-    except RecursionError:
-        problem = f"is nested deeper than {MAX_NESTING} levels"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problem = json_problem(error)
     if problem is None:
         return document
     raise raises(subject, _advised(problem, remedy)) from None
 
 
-def json_problem(error: ValueError) -> str:
+def json_problem(error: ValueError | RecursionError) -> str:
     """Return the problem of a text that ``json.loads`` refused, perhaps with `UNIQUE`."""
-    return str(error) if isinstance(error, _DuplicateKeyError) else f"is not JSON ({error})"
+    if isinstance(error, RecursionError):
+        return _TOO_DEEP
+    if isinstance(error, _DuplicateKeyError):
+        return str(error)
+    reason, _, _ = str(error).partition("; use sys.")  # advice for Python programs
+    return f"is not JSON ({reason})"
 
 
 def lone_surrogate(text: str) -> str | None:
@@ -229,7 +233,7 @@ def _value_problem(document: Any) -> str | None:  # noqa: ANN401
         if not inner:
             return None
         level = inner
-    return f"is nested deeper than {MAX_NESTING} levels"
+    return _TOO_DEEP
 
 
 def _advised(problem: str, remedy: str) -> str:

@@ -44,10 +44,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             source = f"{path.name}, line {number}"
             try:
                 document = json.loads(line, **UNIQUE)
-            except RecursionError as error:
-                yield Row(source, {}, f"is not JSON ({error})")
-                continue
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield Row(source, {}, json_problem(error))
                 continue
             if isinstance(document, dict):

@@ -25,7 +25,7 @@ def nested(levels: int) -> bytes:
         (b'{"a": "\xff"}', r"is not JSON \('utf-8' codec can't decode byte 0xff"),
         (b'{"\\ud800": 1}', r"has the lone surrogate \\ud800, half of a character"),
         (b'[{"a": 1, "b": 2, "a": 1}]', "has the key 'a' twice in one object; give it once"),
-        (b"[" + b"9" * 5000 + b"]", "Exceeds the limit"),
+        (b"[" + b"9" * 5000 + b"]", r"is not JSON \(Exceeds the limit .* has 5000 digits\)"),
         (nested(MAX_NESTING + 1), "is nested deeper than 100 levels"),
         (nested(100_000), "is nested deeper than 100 levels"),
         (b'{"a":' * 100_000, "is nested deeper than 100 levels"),

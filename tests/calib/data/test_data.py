@@ -96,7 +96,8 @@ def test_all_bad_rows_are_named_together(tmp_path: Path) -> None:
         ["a", "c"],
         {"prompt": "fine", "completion": "fine"},
     )
-    path = write(tmp_path / "data.jsonl", rows + "{broken\n")
+    broken = ["{broken", "[" * 10_000 + "]" * 10_000, "1" * 5000]
+    path = write(tmp_path / "data.jsonl", "\n".join([rows.strip(), *broken]))
     with pytest.raises(UsageError) as caught:
         load_examples(DataConfig(path=path))
     expected = [
@@ -105,6 +106,8 @@ def test_all_bad_rows_are_named_together(tmp_path: Path) -> None:
         "line 3: 'prompt' is 7; allowed: a text",
         "line 4: is a JSON list",
         "line 6: is not JSON",
+        "line 7: is nested deeper than 100 levels",
+        "line 8: is not JSON (Exceeds the limit",
     ]
     for problem, text in zip(caught.value.problems, expected, strict=True):
         assert problem.startswith(f"data.jsonl, {text}")
