@@ -35,6 +35,7 @@ _TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydanti
     "less_than_equal": "is {input}; allowed: {le} or less",
     "less_than": "is {input}; allowed: below {lt}",
     "literal_error": "is {input}; {meant}allowed: {expected}",
+    "finite_number": "is {input}; allowed: a finite number",
     "float_parsing": "is {input}; allowed: a number",
     "int_parsing": "is {input}; allowed: an integer",
     "tuple_type": "is {input}; allowed: a list, e.g. [{input}]",

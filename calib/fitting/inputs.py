@@ -82,7 +82,7 @@ class MaxLoss:
 
     def __post_init__(self) -> None:
         if not 0 <= self.value < math.inf:
-            raise UsageError("--max-loss", f"is {self.value}; allowed: 0 or more")
+            raise UsageError("--max-loss", f"is {self.value}; allowed: a finite number, 0 or more")
 
     @classmethod
     def parse(cls, text: str) -> MaxLoss:

@@ -63,7 +63,7 @@ def test_the_home_directory_is_expanded_in_paths(monkeypatch: pytest.MonkeyPatch
 
 def test_values_that_json_cannot_hold_are_refused() -> None:
     for share in (math.inf, math.nan):
-        with pytest.raises(UsageError, match=f"share is {share}; input should be a finite number"):
+        with pytest.raises(UsageError, match=f"share is {share}; allowed: a finite number"):
             Limits(share=share)
     with pytest.raises(UsageError, match=r"file is 'caf\\udce9'; allowed: a path in UTF-8"):
         Limits(file="caf\udce9")

@@ -287,6 +287,10 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
     for changes, message in (
         ({"data": DataConfig(path=path)}, "long.jsonl, line 1: the prompt has"),
         ({"space": incomplete}, "power is missing"),
+        (
+            {"target_speedup": None, "max_loss": "+inf"},
+            "max_loss is inf; allowed: a finite number, 0 or more",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             fit(config.updated(**changes), never_opened)  # type: ignore[arg-type]
