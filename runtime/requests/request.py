@@ -201,8 +201,7 @@ def _is_mapping(value: object) -> bool:
 
 def _too_long(subject: str, length: str, model: ModelSpec) -> UsageError:
     return _refusal(
-        f"{subject} has {length}; the bundle holds {model.max_seq_len} positions; shorten the "
-        "prompt"
+        f"{subject} has {length}; the bundle holds {model.max_seq_len} positions; shorten it"
     )
 
 

@@ -380,6 +380,7 @@ def test_scoring_with_invalid_logits_is_an_error(
     [
         ([[5]], [[6], [7]], "1 prompts and 2 continuations"),
         ([[5]], [[]], "continuation 0 has no tokens"),
+        ([[5]], [[6] * 999], "continuation 0 has 999 tokens; the bundle .* positions; shorten it"),
         ([[5] * 60], [[6] * 60], "have 120 tokens"),
     ],
 )

@@ -68,7 +68,7 @@ skipdec_status skipdec_encode(skipdec_engine* engine, const char* text, int32_t 
     const runtime::Tokenizer& tokenizer = service->tokenizer();
     const std::string given = required(text, "text");
     const std::vector<std::int64_t> ids =
-        is_prompt != 0 ? tokenizer.encode_prompt(given) : tokenizer.encode(given, false);
+        is_prompt != 0 ? tokenizer.encode_prompt(given) : tokenizer.encode(given, false, "text");
     *required(num_tokens, "num_tokens") = ids.size();
     if (capacity > 0) {
       std::copy_n(ids.begin(), std::min(capacity, ids.size()), required(token_ids, "token_ids"));

@@ -23,7 +23,7 @@ void require_token_count(const std::string& subject, std::size_t count, std::int
   if (count <= static_cast<std::size_t>(max_seq_len)) return;
   throw Error(Status::kUsage, subject,
               "has " + std::to_string(count) + " tokens; the bundle holds " +
-                  std::to_string(max_seq_len) + " positions; shorten the prompt");
+                  std::to_string(max_seq_len) + " positions; shorten it");
 }
 
 std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,

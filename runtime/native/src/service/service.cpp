@@ -265,13 +265,14 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
   const std::string& text = chat != nullptr ? chat->text : std::get<std::string>(prompt);
   const std::int64_t most = manifest().model.max_seq_len;
   const std::int64_t least = tokenizer().least_tokens(text);
+  const char* subject = is_prompt ? "prompt" : "continuation";
   if (least > most) {  // encoding megabytes would take long
-    throw Error(Status::kUsage, is_prompt ? "prompt" : "continuation",
+    throw Error(Status::kUsage, subject,
                 "has at least " + std::to_string(least) + " tokens; the bundle holds " +
-                    std::to_string(most) + " positions; shorten the prompt");
+                    std::to_string(most) + " positions; shorten it");
   }
   if (chat != nullptr) return tokenizer().encode(text, false);  // the template writes all tokens
-  return is_prompt ? tokenizer().encode_prompt(text) : tokenizer().encode(text, false);
+  return is_prompt ? tokenizer().encode_prompt(text) : tokenizer().encode(text, false, subject);
 }
 
 SchedulePointer Service::resolve(const std::string& schedule, std::int64_t max_tokens) const {

@@ -113,14 +113,15 @@ Tokenizer::Tokenizer(std::unique_ptr<State> state, std::optional<std::string> pr
 
 Tokenizer::~Tokenizer() = default;
 
-std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                            const char* subject) const {
   if (text.size() > kMaxTextBytes)
     throw Error(
-        Status::kCapacity, "prompt",
+        Status::kCapacity, subject,
         "has " + std::to_string(text.size()) + " bytes; allowed: " + std::to_string(kMaxTextBytes));
   const std::size_t valid = valid_utf8_length(text);
   if (valid < text.size())
-    throw Error(Status::kUsage, "prompt",
+    throw Error(Status::kUsage, subject,
                 "is no UTF-8 at byte " + std::to_string(valid) + " of " +
                     std::to_string(text.size()) + "; encode it as UTF-8");
   return state_->encode(text, add_special_tokens);

@@ -26,9 +26,10 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Returns the token ids of a text. Throws Error: kUsage, naming the byte, for text that is not
-  // UTF-8, and kCapacity for more than 1 GiB.
-  std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  // Returns the token ids of a text. Throws Error about `subject`: kUsage, naming the byte, for
+  // text that is not UTF-8, and kCapacity for more than 1 GiB.
+  std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true,
+                                   const char* subject = "prompt") const;
 
   // Returns the tokens that the model reads for `prompt`, including those of the template.
   std::vector<std::int64_t> encode_prompt(std::string_view prompt) const;

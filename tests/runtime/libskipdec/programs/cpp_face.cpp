@@ -31,6 +31,15 @@ std::optional<skipdec_status> refusal(const std::function<void()>& call) {
   return std::nullopt;
 }
 
+std::string problem(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const skipdec::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 skipdec::Params forty() { return skipdec::Params().max_tokens(40).ignore_eos().seed(3); }
 
 void ranges(skipdec::Engine& engine) {
@@ -179,6 +188,12 @@ void handles(const std::string& bundle) {
   expect(refusal([&] { engine.submit("a", forty().schedule("7y")); }) == SKIPDEC_SCHEDULE,
          "an error has the status of its call");
 
+  expect(problem([&] { engine.score("a", "\xff"); }).find("continuation | is no UTF-8") == 0 &&
+             problem([&] { engine.encode("\xff", false); }).find("text | is no UTF-8") == 0,
+         "an error names the argument that is no UTF-8");
+  const std::string long_text(99999, 'a');
+  expect(problem([&] { engine.score("a", long_text); }).find("positions; shorten it") < 90,
+         "a continuation that is too long is to be shortened");
   const std::string text(50, 'e');
   const std::vector<std::int64_t> token_ids = engine.encode(text, false);
   expect(engine.decode(token_ids) == text, "decoding restores an encoded text");
