@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...engines.bundle.place import CHAT_TEMPLATE_NAME
 from ...engines.documents import read_file, read_object
-from ...engines.errors import BundleError, CheckpointError, UsageError
+from ...engines.errors import BundleError, CheckpointError, UsageError, shown
 from ...engines.manifest import ChatFile, ModelSpec
 from ...runtime.tokens.chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from ...runtime.tokens.tokenizer import Tokenizer
@@ -53,8 +53,10 @@ def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> Check
     with closing(_chat_template(chat, tokenizer, str(path))) as template:
         try:
             template.encode(SAMPLE)
-        except (BundleError, UsageError) as error:
-            about = "" if isinstance(error, BundleError) else f"renders no chat: {error.subject} "
+        except BundleError as error:
+            raise CheckpointError(str(path), *error.problems) from error
+        except UsageError as error:
+            about = f"renders no chat: {error.subject} "
             problems = (f"{about}{problem}; correct or remove it" for problem in error.problems)
             raise CheckpointError(str(path), *problems) from error
     return chat
@@ -148,6 +150,12 @@ def _template(directory: Path) -> tuple[Path, str] | None:
                     "shorten or remove it",
                 )
             return path, template
+        if template is not None:
+            raise CheckpointError(
+                str(path),
+                f"has the chat template {shown(template)}; allowed: a text, or a list with "
+                'one named "default"; correct or remove it',
+            )
     return None
 
 

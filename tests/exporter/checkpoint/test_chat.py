@@ -91,7 +91,7 @@ def test_a_text_also_ends_at_the_tokenizers_end_token(source: Path, name: str) -
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("{% for %}", r"is not a template \(line 1"),
+        ("{% for %}", r"is not a template \(line 1.*\); correct it and export again$"),
         (
             "{{ raise_exception('no users') }}",
             "renders no chat: messages are refused by .* no users",
@@ -114,6 +114,13 @@ def test_the_size_of_a_template_is_limited_in_every_file(source: Path, name: str
     text = "x" * (MAX_TEMPLATE_BYTES + 1)
     (source / name).write_text(text if "jinja" in name else json.dumps({"chat_template": text}))
     with pytest.raises(CheckpointError, match=r"1,048,576 bytes, the limit"):
+        open_checkpoint(CheckpointSource(model=str(source)))
+
+
+@pytest.mark.parametrize("template", [5, {"a": "b"}, [{"name": "default", "template": 5}]])
+def test_a_template_that_is_no_text_is_refused(source: Path, template: object) -> None:
+    write(source, tokenizer_config__json={"chat_template": template})
+    with pytest.raises(CheckpointError, match=r"config.json \| has the chat template .*; allowed"):
         open_checkpoint(CheckpointSource(model=str(source)))
 
 
