@@ -230,8 +230,8 @@ class Request:
         """Raise CapacityError for more completions than can run at once."""
         if self.params.n > max_rows:
             raise CapacityError(
-                "prompt",
-                f"has n {self.params.n}; the engine runs up to {max_rows} rows at once; lower n or "
+                "n",
+                f"is {self.params.n}; the engine runs up to {max_rows} rows at once; lower n or "
                 "raise max_batch_size",
             )
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 from uuid import uuid4
@@ -259,9 +260,12 @@ class TextAnswer(Response):
             for one in prepared:
                 self._streams.append(self._model.engine.start(one))
                 await asyncio.sleep(0)
-        except BaseException:
+        except BaseException as error:
             for stream in self._streams:
                 stream.cancel()
+            if isinstance(error, UsageError):
+                field = self._body.field_of(f"{error.subject} ")
+                raise replace(api_error(error), param=field) from error
             raise
         self._record.texts = [stream.times for stream in self._streams]
         self._schedules = [ShownSchedule(one.exit_schedule, one.schedule) for one in self._streams]

@@ -9,8 +9,8 @@ namespace skipdec::runtime {
 
 void RunningBatch::require_possible(const Request& request) const {
   if (request.params.n > config_.max_batch_size) {
-    throw Error(Status::kCapacity, "prompt",
-                "has n " + std::to_string(request.params.n) + "; the engine runs up to " +
+    throw Error(Status::kCapacity, "n",
+                "is " + std::to_string(request.params.n) + "; the engine runs up to " +
                     std::to_string(config_.max_batch_size) +
                     " rows at once; lower n or raise max_batch_size");
   }

@@ -63,7 +63,7 @@ REQUESTS = (
     bad_params("logprobs is -5; allowed: an integer from 0", logprobs=-5),
     bad_params("max_tokens is -4; allowed: an integer from 1", max_tokens=-4),
     bad_params("the bundle holds 64 positions", max_tokens=62),
-    bad_params("up to 4 rows", n=5),
+    bad_params("n | is 5; the engine runs up to 4 rows", n=5),
     bad_params("kv_memory allows 65,536", n=4, max_tokens=60),
     BadRequest("prompt", prompt=()),
     BadRequest("-1", prompt=(5, -1)),

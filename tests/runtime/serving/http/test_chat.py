@@ -9,9 +9,10 @@ from typing import Any
 
 import openai
 import pytest
-from http_servers import Running, open_tiny, serving
+from http_servers import Running, in_thread, open_tiny, serving
 from text_bundles import STRUCTURE, export_chat_bundle
 
+from skipdec.runtime.generator import Generator
 from skipdec.runtime.serving.http.chat import ChatRequest
 from skipdec.runtime.serving.http.protocol import CompletionRequest
 from skipdec.runtime.serving.http.server import ServedBundle
@@ -171,6 +172,7 @@ def test_unsupported_fields_of_chats_are_refused_by_name(
         ({"foo": 1}, "foo"),
         ({"messages": [{"role": "user"}]}, "messages"),
         ({"max_tokens": 4000}, "messages"),
+        ({"n": 3}, "n"),
     ],
 )
 def test_an_error_names_the_wrong_field(
@@ -178,6 +180,17 @@ def test_an_error_names_the_wrong_field(
 ) -> None:
     answer = running.http.post("/v1/chat/completions", json={"messages": MESSAGES, **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_a_chat_that_never_fits_names_its_messages(bundle: Path) -> None:
+    def open_small(path: Path) -> Generator:
+        return Generator.open(path, threads=1, kv_memory=40_000)
+
+    with serving(ServedBundle("tiny", bundle), open_engine=in_thread(open_small)) as server:
+        answer = server.http.post("/v1/chat/completions", json={"messages": MESSAGES})
+    assert answer.status_code == 400, answer.text
+    assert "bytes of KV cache" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "messages"
 
 
 def test_aliases_and_neutral_values_are_accepted(

@@ -40,7 +40,7 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SHORT | {"max_tokens": 10**6}, 400, "shorten the prompt or lower max_tokens"),
     (COMPLETIONS, SHORT | {"max_tokens": True}, 400, "max_tokens is True"),
     (COMPLETIONS, SHORT | {"best_of": 2}, 400, "best_of is 2"),
-    (COMPLETIONS, SHORT | {"n": 3, "temperature": 1}, 400, "^prompt: has n 3; the"),
+    (COMPLETIONS, SHORT | {"n": 3, "temperature": 1}, 400, "^n: is 3; the engine runs up to 2"),
     (COMPLETIONS, SHORT | {"logprobs": 21}, 400, "logprobs is 21"),
     (
         COMPLETIONS,
