@@ -58,7 +58,8 @@ class ResultFile:
     ``.NAME.run.json`` holds them, and ``resume`` compares them.
 
     Raises UsageError if the file exists without ``resume`` or ``force``, can't be written, does not
-    belong to this input, or has results of other parameters; BundleError if another process writes.
+    belong to this input, or has results of other parameters; BundleError if another process writes;
+    SkipDecError if the disk is full or gone.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ResultFile:
         self.done: frozenset[RecordId] = frozenset()
 
     def __enter__(self) -> ResultFile:
-        with _named_errors(self._shown, UsageError):
+        with _named_errors(self._shown, SkipDecError):
             self._held.enter_context(WriterLock(self._path))
             if self._resume and self._path.exists():
                 try:

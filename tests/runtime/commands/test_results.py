@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -216,5 +218,19 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         Path, "open", lambda path, *how, **more: opened(Path("/dev/full"), *how, **more)
     )
-    with pytest.raises(SkipDecError, match="No space left on device"):
+    with pytest.raises(SkipDecError, match="No space left on device") as caught:
         write(tmp_path / "out.jsonl", LINES)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_disk_that_was_full_before_is_a_failure_not_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", fail)  # which writes the lock
+    with pytest.raises(SkipDecError, match="No space left on device") as caught:
+        write(tmp_path / "out.jsonl", LINES, resume=resume)
+    assert caught.value.exit_code == 1
