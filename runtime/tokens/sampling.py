@@ -116,7 +116,7 @@ class SamplingParams(ValidatedConfig):
         description="a number from -2 to 2, subtracted once per occurrence in the output",
     )
     seed: Annotated[int | None, Option(help="seed of each prompt's own random numbers")] = Field(
-        default=None, ge=0, lt=2**64, description="an integer from 0 to 2**64 - 1, or None"
+        default=None, ge=0, lt=2**64, description="an integer from 0 to 2**64 - 1"
     )
     n: Annotated[int, Option()] = Field(
         default=1,
@@ -140,9 +140,9 @@ class SamplingParams(ValidatedConfig):
     stop_token_ids: Annotated[TokenIds, BeforeValidator(as_tuple)] = Field(
         default=(), description="a list of token ids from 0"
     )
-    ignore_eos: bool = Field(default=False, description="True or False")
-    include_stop_str_in_output: bool = Field(default=False, description="True or False")
-    skip_special_tokens: bool = Field(default=True, description="True or False")
+    ignore_eos: bool = Field(default=False, description="true or false")
+    include_stop_str_in_output: bool = Field(default=False, description="true or false")
+    skip_special_tokens: bool = Field(default=True, description="true or false")
     logprobs: LogprobCount = Field(
         default=None,
         ge=0,

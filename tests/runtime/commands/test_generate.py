@@ -203,6 +203,7 @@ def test_options_for_prompts_are_refused_with_piped_jsonl(
         (("--input", "-", "--json"), "--json with --input needs --output"),
         (("-p", "a", "-p", "b", "--stream"), "add --json for more"),
         (("-p", "a", "--temperature", "-1", "--top-p", "2"), "2 problems"),
+        (("-p", "a", "--seed", "-1"), "--seed is -1; allowed: an integer from 0 to 2**64 - 1\n"),
         (("-p", "a", "--kv-memory", "much"), "--kv-memory is 'much', not a size"),
         (("-p", "a", "--schedule", "9x"), "does not fit 6 layers"),
         (("-p", "a", "--max-tokens", "99"), "64 positions"),

@@ -89,6 +89,7 @@ def test_blank_lines_byte_order_mark_and_crlf_are_accepted() -> None:
         ('{"id": 1, "prompt": "x", "\\udfff": 2}', None, "has the lone surrogate \\udfff"),
         ('{"prompt": "x", "seed": 1, "seed": 2}', None, "has the key 'seed' twice in one object"),
         ('{"prompt": "x", "n": false}', 1, "n is False"),
+        ('{"prompt": "x", "ignore_eos": 1}', 1, "ignore_eos is 1; allowed: true or false"),
         (b'{"id": 1, "prompt": "\xed\xa0\x80"}', None, "is not JSON"),
         ('{"id": 1, "prompt": "x", "seed": 1' + "0" * 5000 + "}", None, "is not JSON"),
     ],
