@@ -144,6 +144,12 @@ class ConfigReader:
         self.problems: list[str] = []
         self._refused: set[str] = set()
 
+    def within(self, config: Mapping[str, Any], prefix: str) -> ConfigReader:
+        """Return a reader of an object inside, whose problems are this reader's, too."""
+        inner = ConfigReader(config, prefix)
+        inner.problems, inner._refused = self.problems, self._refused
+        return inner
+
     def size(self, key: str, default: int, maximum: int, *, may_be_null: bool = False) -> int:
         """Return an integer from 1 to ``maximum``; ``default`` if missing, or null if it may be."""
         value = self.config.get(key, default)
@@ -167,6 +173,7 @@ class ConfigReader:
     def required(self, key: str) -> float:
         """Return a required number above 0 within float32's range."""
         if self.config.get(key) is None:
+            self._refused.add(key)
             self.problems.append(f"{self.prefix}{key} is missing; set it in config.json")
         return self.number(key, 1.0)
 

@@ -108,7 +108,8 @@ def read_rotation(
         reader.problems.append(f"{name} is {document!r:.80}; allowed: one object for all layers")
         document = {}
     known = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
-    rope = ConfigReader(known | {"rope_type": document.get("type", "default")} | document, "rope: ")
+    kind_of_old = {"rope_type": document.get("type", "default")}
+    rope = reader.within(known | kind_of_old | document, "rope: ")
     if partial and rope.config["rope_type"] in _OLD_LONGROPE:
         rope.config = {**rope.config, "rope_type": "longrope"}
     allowed = _WITH_PARTIAL_ROTATION if partial else (*get_args(RopeType), _DYNAMIC)
@@ -137,7 +138,6 @@ def read_rotation(
         if original is not None:  # Phi-3 has it at the top level, which has priority
             rope.config = {**rope.config, "original_max_position_embeddings": original}
         fields |= _READERS[cast("RopeType", kind)](rope, positions, rotary_dim)
-    reader.problems += rope.problems
     return fields
 
 
@@ -157,7 +157,7 @@ def _divisor(rope: ConfigReader, factor: float) -> float:
 
 def _read_llama3(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[str, Any]:
     low, high = rope.required("low_freq_factor"), rope.required("high_freq_factor")
-    if low == high:
+    if low == high and rope.accepted("low_freq_factor", "high_freq_factor"):
         rope.problems.append(f"low_freq_factor and high_freq_factor are both {low}")
     return {
         "rope_factor": _divisor(rope, rope.required("factor")),
@@ -169,7 +169,14 @@ def _read_llama3(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[st
 
 def _read_yarn(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[str, Any]:
     original = _original_length(rope, positions)
-    factor = _divisor(rope, rope.number("factor", positions / original))
+    factor = rope.number("factor", positions / original)
+    if rope.config.get("factor") is not None:
+        _divisor(rope, factor)
+    elif original > positions / _LEAST_DIVISOR and rope.accepted("max_position_embeddings"):
+        rope.problems.append(
+            f"rope: original_max_position_embeddings is {original}; allowed without factor: up to "
+            f"{int(positions / _LEAST_DIVISOR)}, twice max_position_embeddings"
+        )
     scale = _yarn_scale(factor)
     if rope.config.get("mscale") and rope.config.get("mscale_all_dim"):
         numerator = _yarn_scale(factor, rope.number("mscale", 1.0))

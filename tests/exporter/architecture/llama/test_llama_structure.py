@@ -229,6 +229,47 @@ def test_a_refused_number_of_heads_is_not_compared_with_others(key: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("change", "problems"),
+    [
+        (
+            {"max_position_embeddings": -5, "rope_scaling": {"type": "yarn"}},
+            ["max_position_embeddings is -5; allowed: an integer from 1 to 16777216"],
+        ),
+        (
+            {
+                "max_position_embeddings": "x",
+                "rope_scaling": {"type": "yarn", "original_max_position_embeddings": 2**24},
+            },
+            ["max_position_embeddings is 'x'; allowed: an integer from 1 to 16777216"],
+        ),
+        (
+            {
+                "max_position_embeddings": 64,
+                "rope_scaling": {"type": "yarn", "original_max_position_embeddings": 129},
+            },
+            [
+                "rope: original_max_position_embeddings is 129; allowed without factor: up to 128, "
+                "twice max_position_embeddings"
+            ],
+        ),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 8.0}},
+            [
+                "rope: low_freq_factor is missing; set it in config.json",
+                "rope: high_freq_factor is missing; set it in config.json",
+            ],
+        ),
+    ],
+)
+def test_a_value_that_replaces_a_bad_one_is_no_problem_of_its_own(
+    change: dict[str, Any], problems: list[str]
+) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        spec_of({"model_type": "llama", **TINY, **change})
+    assert list(caught.value.problems) == problems
+
+
+@pytest.mark.parametrize(
     "factor", [pytest.param(10**400, id="huge"), 1e39, math.nan, True, 0.4, "1", None]
 )
 def test_every_factor_of_longrope_must_be_a_number(factor: object) -> None:
