@@ -84,8 +84,12 @@ class EngineLoop:
                     schedule = message.exit_schedule(self._num_layers)
                     try:
                         number = self._batch.add_request(request, schedule)
-                    except (SkipDecError, MemoryError) as error:  # concerns only this request
+                    except SkipDecError as error:
                         self._post(Refused.of(error, message.request_id))
+                        continue
+                    except MemoryError as error:  # concerns only this request
+                        short = SkipDecError("engine", f"has no memory for the request ({error})")
+                        self._post(Refused.of(short, message.request_id))
                         continue
                     self._numbers[message.request_id] = number
                     self._requests[number] = message

@@ -23,6 +23,7 @@ from ..scheduling.stats import EngineStats
 from ..tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 
 Entries = tuple[dict[int, Logprob], ...]  # one per token
+_SYSTEM_ERRORS = (TimeoutError, OSError, MemoryError)  # subclasses before their bases
 
 
 @lru_cache(maxsize=256)
@@ -123,25 +124,24 @@ class Refused:
 
     @classmethod
     def of(cls, error: Exception, request_id: str | None = None) -> Refused:
-        """Encode ``error``; `error` decodes it."""
+        """Encode an error of skipdec or the system; `error` decodes it."""
         if isinstance(error, SkipDecError):
             return cls(type(error).__name__, error.subject, error.problems, request_id)
         if isinstance(error, OSError) and error.errno is not None:
             problems = str(error.errno), error.strerror or ""
             return cls(OSError.__name__, str(error.filename or ""), problems, request_id)
-        return cls(type(error).__name__, "", (str(error),), request_id)
+        kind = next(kind for kind in _SYSTEM_ERRORS if isinstance(error, kind))
+        return cls(kind.__name__, "", (str(error) or kind.__name__,), request_id)
 
     def error(self) -> Exception:
-        """Return an error of the same class; a SkipDecError for one of neither skipdec nor OSError.
-
-        An OSError of a library may have no number; it becomes a SkipDecError, too.
-        """
-        if self.kind == TimeoutError.__name__:
-            return TimeoutError(*self.problems)
+        """Return the error, with the same class or, for a library's own, its base."""
         if self.kind == OSError.__name__ and len(self.problems) == 2:
             number, text = self.problems
             return OSError(int(number), text, self.subject or None)
-        kind = getattr(errors, self.kind, SkipDecError)
+        for system in _SYSTEM_ERRORS:
+            if self.kind == system.__name__:
+                return system(*self.problems)
+        kind: type[SkipDecError] = getattr(errors, self.kind)
         assert issubclass(kind, SkipDecError), self.kind
         return kind(self.subject, *self.problems)
 

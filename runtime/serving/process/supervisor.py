@@ -96,7 +96,8 @@ class WorkerSupervisor:
     """Keeps one worker running until `close`, or until it has died too often.
 
     Only a worker that had loaded is restarted. An error that it reports while loading is final,
-    because the next worker would report the same, unless the system may recover from it (OSError).
+    because the next worker would report the same, unless the system may recover from it (OSError,
+    MemoryError).
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class WorkerSupervisor:
         try:
             self._keep()
         except Exception as error:
-            if not isinstance(error, SkipDecError | OSError):
+            if not isinstance(error, SkipDecError | OSError | MemoryError):
                 _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
             if not self._closing.is_set():
                 if not self.loaded.done():
@@ -240,7 +241,7 @@ class WorkerSupervisor:
                     logging.getLogger(name).log(level, "%s", text)
                 case Refused(request_id=None):
                     error = message.error()
-                    if not (self.loaded.done() and isinstance(error, OSError)):
+                    if not (self.loaded.done() and isinstance(error, OSError | MemoryError)):
                         raise error
                     _LOGGER.error("the worker of %s can't load: %s", self._settings.path, error)
                 case Loaded():

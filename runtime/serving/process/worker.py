@@ -43,7 +43,7 @@ def main() -> None:
             generator = settings.open()
             batch = held.enter_context(generator.running_batch(settings))
             batch.memory.require_room(generator.resolve_schedule(None, max_tokens=1))
-        except (SkipDecError, OSError) as error:
+        except (SkipDecError, OSError, MemoryError) as error:
             link.send(Refused.of(error))
             return
         loop = EngineLoop(batch, generator.model.num_layers, _Results(link, batch).post)

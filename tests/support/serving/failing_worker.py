@@ -1,4 +1,7 @@
-"""Run a worker whose disk is full while it loads: ``python -m failing_worker``."""
+"""Run a worker that the system fails while it loads: ``python -m failing_worker``.
+
+FAILURE in the environment names the error: ``full disk``, ``no number`` or ``no memory``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from skipdec.runtime.serving.process.settings import WorkerSettings
 
 
 def _fail(settings: WorkerSettings) -> Generator:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(settings.path / "weights.bin"))
+    path = str(settings.path / "weights.bin")
+    raise {
+        "full disk": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path),
+        "no number": OSError("a library's own words"),
+        "no memory": MemoryError(),
+    }[os.environ["FAILURE"]]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import socket
 from dataclasses import replace
@@ -113,11 +114,29 @@ def test_an_invalid_message_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [CapacityError("prompt", "one", "two"), TimeoutError("late"), SkipDecError("a", "b")]
+    "error",
+    [
+        CapacityError("prompt", "one", "two"),
+        SkipDecError("a", "b"),
+        TimeoutError("late"),
+        OSError("a library's, without a number"),
+        OSError(errno.ENOSPC, "full", "weights.bin"),
+        MemoryError("too little"),
+    ],
 )
 def test_an_error_round_trips(error: Exception) -> None:
     found = Refused.of(error).error()
     assert (type(found), str(found)) == (type(error), str(error))
+
+
+def test_a_librarys_error_becomes_its_base_and_a_text_is_never_empty() -> None:
+    class LibraryError(OSError):
+        pass
+
+    for error, kind in ((LibraryError("x"), OSError), (MemoryError(), MemoryError)):
+        found = Refused.of(error).error()
+        assert type(found) is kind
+        assert str(found)
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 20])
