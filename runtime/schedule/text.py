@@ -72,13 +72,15 @@ def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) ->
 
 
 def make_schedule(text: str, arguments: Mapping[str, Any]) -> ExitSchedule:
-    """Return the schedule of ``text``'s arguments; problems use the option names of the notation.
+    """Return the schedule of ``text``'s arguments.
 
-    Raises ScheduleError.
+    Raises ScheduleError; problems use the option names of the notation, or name the text's file.
     """
     try:
         return ExitSchedule.from_document(arguments)
     except ScheduleError as error:
+        if names_file(text):
+            raise ScheduleError(f"schedule {text.strip()}", *error.problems) from None
         if beyond_notation(text):
             raise
         problems = [
@@ -119,7 +121,7 @@ def names_file(text: str) -> bool:
 
 def read_document(text: str) -> ExitSchedule:
     """Return the schedule, of any depth, of a text `beyond_notation`. Raises ScheduleError."""
-    return ExitSchedule.from_document(_file_arguments(text) if names_file(text) else _parsed(text))
+    return make_schedule(text, _file_arguments(text) if names_file(text) else _parsed(text))
 
 
 def beyond_notation(text: str) -> str | None:

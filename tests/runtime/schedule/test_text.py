@@ -15,7 +15,14 @@ from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.presets import preset_budgets
 from skipdec.runtime.schedule.request_schedules import default_horizon
-from skipdec.runtime.schedule.text import document_text, format_schedule, parse_schedule
+from skipdec.runtime.schedule.text import (
+    document_text,
+    format_schedule,
+    parse_schedule,
+    read_document,
+)
+
+FIELDS = {"num_layers": 3, "max_exit_layer": 2, "min_exit_layer": 2, "horizon": 4}
 
 
 @pytest.mark.parametrize(
@@ -193,13 +200,19 @@ def test_the_last_line_feed_of_a_document_is_optional(end: str) -> None:
         ("{", "is not JSON"),
         (json.dumps({"schedule": {"num_layers": 3}, "digest": "0"}), "digest is '0'"),
         (json.dumps({"num_layers": 3}), "'horizon' is missing"),
+        (json.dumps(FIELDS | {"max": 3}), "key 'max' is unknown; allowed: num_layers, max_exit_l"),
+        (json.dumps(FIELDS | {"max_exit_layer": 4}), "max_exit_layer is 4; allowed: 1 to num_lay"),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+@pytest.mark.parametrize("parse", [lambda text: parse_schedule(text, num_layers=3), read_document])
+def test_bad_files_are_refused_by_name(
+    tmp_path: Path, content: str, message: str, parse: Callable[[str], ExitSchedule]
+) -> None:
     path = tmp_path / "schedule.json"
     path.write_text(content)
-    with pytest.raises(ScheduleError, match=message):
-        parse_schedule(str(path), num_layers=3)
+    with pytest.raises(ScheduleError, match=message) as caught:
+        parse(str(path))
+    assert caught.value.subject == f"schedule {path}"
     with pytest.raises(ScheduleError, match="can't be read"):
         parse_schedule(str(tmp_path / "absent.json"), num_layers=3)
 
