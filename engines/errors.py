@@ -102,6 +102,15 @@ def _write_entries(value: Any, parts: list[str], room: int) -> int:  # noqa: ANN
     return room - 1
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, e.g. of ``noun`` "row".
+
+    >>> counted(1, "row"), counted(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def few(problems: Sequence[str], count: int | None = None) -> list[str]:
     """Return the first problems, and a line that counts the rest of ``count`` in total.
 

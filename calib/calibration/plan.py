@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...engines.bundle import require_place
 from ...engines.checking import Problems
+from ...engines.errors import counted
 from ..layerwise.plan import LayerwisePlan, open_texts
 from .config import CalibrationConfig
 
@@ -20,7 +21,7 @@ class CalibrationPlan(LayerwisePlan):
     def summary(self) -> str:
         """One-line summary of the work."""
         return (
-            f"{self.model.name}: {len(self.observed)} texts for the ranges, "
+            f"{self.model.name}: {counted(len(self.observed), 'text')} for the ranges, "
             f"{len(self.held_out)} for the losses, schedule {self.schedule_text}"
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...engines.errors import counted
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -75,7 +76,8 @@ def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJso
 def _parts(report: CalibrationReport) -> Iterator[Part]:
     yield (
         f"{report.output}: ranges of {report.model}, percentile {report.percentile:g}, "
-        f"{report.texts} texts, {report.tokens} tokens, schedule {report.schedule}"
+        f"{counted(report.texts, 'text')}, {counted(report.tokens, 'token')}, "
+        f"schedule {report.schedule}"
     )
     yield _products(report)
     loss = report.loss

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...engines.errors import counted
 from ...engines.host.console import Part
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -56,6 +57,6 @@ def ngrams(config: NGramsConfig, *, quiet: Quiet = False, as_json: AsJson = Fals
 
 def _parts(report: NGramsReport) -> Iterator[Part]:
     yield (
-        f"{report.output}: {report.ngrams:,} n-grams of {report.tokens:,} tokens in "
-        f"{report.texts:,} texts"
+        f"{report.output}: {counted(report.ngrams, 'n-gram')} of {counted(report.tokens, 'token')} "
+        f"in {counted(report.texts, 'text')}"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ...engines.errors import counted
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -75,7 +76,7 @@ def round_command(config: RoundingConfig, *, quiet: Quiet = False, as_json: AsJs
 def _parts(report: RoundingReport) -> Iterator[Part]:
     yield (
         f"{report.output}: {report.model} on the int4 grid of {report.target}, blocks of "
-        f"{report.block_size}, {report.texts} texts, {report.tokens} tokens, "
+        f"{report.block_size}, {counted(report.texts, 'text')}, {counted(report.tokens, 'token')}, "
         f"schedule {report.schedule}"
     )
     yield _products(report)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...engines.errors import counted
 from ...engines.host.console import Part
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -107,7 +108,7 @@ def _advice(config: TuneConfig) -> str:
 
 def _parts(report: TuningReport) -> Iterator[Part]:
     yield (
-        f"{report.output}: {report.steps} steps, {report.epochs:.2f} epochs, "
+        f"{report.output}: {counted(report.steps, 'step')}, {report.epochs:.2f} epochs, "
         f"{report.seconds['train']:.0f} s"
     )
     yield f"schedule {report.schedule_text}"
@@ -118,10 +119,10 @@ def _parts(report: TuningReport) -> Iterator[Part]:
             f"{before:.3f} → {after:.3f} {depth}"
             for depth, before, after in report.held_out_losses()
         )
-        yield f"held-out loss ({held_out.examples} examples): {', '.join(depths)}"
+        yield f"held-out loss ({counted(held_out.examples, 'example')}): {', '.join(depths)}"
     if (drafts := report.drafts) is not None and drafts.start and drafts.tuned:
         yield (
-            f"drafts that hold of 6 ({drafts.text}, {drafts.tuned.texts} texts): "
+            f"drafts that hold of 6 ({drafts.text}, {counted(drafts.tuned.texts, 'text')}): "
             f"{drafts.start.held_of_6:.2f} → {drafts.tuned.held_of_6:.2f}, "
             f"the first {drafts.start.first:.0%} → {drafts.tuned.first:.0%}"
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
+from ...engines.errors import counted
 from ...engines.host.console import Part, Table, interval, markdown_report, number
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
@@ -63,7 +64,8 @@ def report_markdown(evaluation: Evaluation) -> str:
 
 def _setting(evaluation: Evaluation) -> str:
     config = evaluation.config
-    prompts = f"{len(evaluation.prompts)} prompts of {config.data.path.name}{_too_long(evaluation)}"
+    found = counted(len(evaluation.prompts), "prompt")
+    prompts = f"{found} of {config.data.path.name}{_too_long(evaluation)}"
     intervals = f"In brackets: {100 * config.confidence:g} % bootstrap intervals over the prompts."
     if config.score_only:
         return f"{prompts}, references scored, no texts generated. {intervals}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, counted
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import own_version, require_extra
 from ...engines.host.processor import processor_name
@@ -84,10 +84,10 @@ def fit_parts(fit: Fit) -> Iterator[Part]:
     rounds = ", ".join(f"{count} on {examples}" for count, examples in search.round_sizes)
     whole = "the whole space" if search.is_exhaustive else "from a larger space"
     yield (
-        f"{len(inputs.examples)} of {len(inputs.data.examples)} examples, horizon "
+        f"{len(inputs.examples)} of {counted(len(inputs.data.examples), 'example')}, horizon "
         f"{inputs.horizon} ({origin}; longest {inputs.longest_completion}), prompt of "
-        f"{len(inputs.prompt)} tokens\n{search.num_scored} schedules scored, {whole}: "
-        f"candidates on examples {rounds}"
+        f"{counted(len(inputs.prompt), 'token')}\n{counted(search.num_scored, 'schedule')} scored, "
+        f"{whole}: candidates on examples {rounds}"
     )
     yield _front(fit)
     yield from _choice(fit)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from ...engines.checking import Problems
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, counted
 from ...engines.manifest import ModelSpec
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ...runtime.schedule import ExitSchedule
@@ -122,7 +122,7 @@ def draw_rows(config: LayerwiseConfig) -> list[Example]:
     if len(examples) < wanted:
         raise UsageError(
             f"data {config.data.path}",
-            f"has {len(examples)} rows; asked for {config.num_examples} to observe and "
+            f"has {counted(len(examples), 'row')}; asked for {config.num_examples} to observe and "
             f"{config.num_held_out} others for the losses; lower --examples or --held-out",
         )
     return random.Random(config.seed).sample(examples, wanted)
@@ -139,7 +139,7 @@ def tokenise_rows(
     if len(tokenised.examples) < 2:
         raise UsageError(
             f"data {data.path}",
-            f"has {len(examples)} rows drawn, {len(tokenised.examples)} of them within "
+            f"has {counted(len(examples), 'row')} drawn, {len(tokenised.examples)} of them within "
             f"{model.max_seq_len} tokens; at least 2 are needed, cut prompts or draw more rows",
         )
     return tokenised

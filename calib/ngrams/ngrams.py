@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...engines.bundle import replace_file, require_place
 from ...engines.checking import FrozenModel, Problems
+from ...engines.errors import counted
 from ...engines.host.events import Events
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from ...exporter.config import CheckpointSource
@@ -56,7 +57,7 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
         data = tokenise(examples, replace(encoder, max_length=longest))
     # The model's own texts were meant to be cut when it wrote them.
     warnings = (*checkpoint.warnings, *(() if is_own else data.warnings))
-    events.planned(f"{model.name}: {len(data.examples)} texts", warnings)
+    events.planned(f"{model.name}: {counted(len(data.examples), 'text')}", warnings)
     ngrams = count_ngrams(
         ((*each.prompt_token_ids, *each.completion_token_ids), len(each.prompt_token_ids))
         for each in data.examples

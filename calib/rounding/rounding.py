@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, counted
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of
@@ -161,7 +161,7 @@ class RoundingPlan(LayerwisePlan):
         """One-line summary of the work."""
         return (
             f"{self.model.name}: int4 of {self.config.target} in blocks of "
-            f"{self.config.block_size}, {len(self.observed)} texts to round on, "
+            f"{self.config.block_size}, {counted(len(self.observed), 'text')} to round on, "
             f"{len(self.held_out)} for the losses, schedule {self.schedule_text}"
         )
 

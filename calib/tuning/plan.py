@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ...engines.checking import Problems
-from ...engines.errors import MissingExtraError, UsageError
+from ...engines.errors import MissingExtraError, UsageError, counted
 from ...engines.host.events import Events
 from ...engines.host.installation import install_command, is_installed, require_extra
 from ...engines.manifest import ModelSpec
@@ -83,7 +83,7 @@ class TuningPlan:
         horizon = f"horizon {self.schedule.horizon}: the median completion, in tokens"
         return "\n".join(
             (
-                f"{self.model.name}: {len(self.data.examples)} examples",
+                f"{self.model.name}: {counted(len(self.data.examples), 'example')}",
                 *written,
                 f"schedule {format_schedule(self.schedule)}: {share:.0%} of full depth over the "
                 "data, prompts included",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from ...engines.checking import FrozenModel
+from ...engines.errors import counted
 from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
@@ -200,7 +201,7 @@ def plot_curves(report: TuningReport, path: Path) -> None:
     if (held_out := report.validation) is not None:
         points = [held_out.start_at_schedule, held_out.tuned_at_schedule]
         series.append(Series("held out, at the schedule", [0, report.steps], points, "o"))
-    title = f"{report.schedule_text}, {report.data.examples} examples"
+    title = f"{report.schedule_text}, {counted(report.data.examples, 'example')}"
     plot(path, Chart(series, "step", "loss, nats per token", title))
 
 
@@ -212,14 +213,15 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         "tuned from": code(plan.model.name) if plan.config.model else "random weights",
         "exit schedule": code(report.schedule_text),
         "tuned at": ", ".join(
-            f"{code(entry.text)} ({entry.steps} steps)" for entry in report.schedules
+            f"{code(entry.text)} ({counted(entry.steps, 'step')})" for entry in report.schedules
         ),
         "prompt template": "the chat template"
         if plan.data.template.is_unused
         else code(plan.data.template.text),
-        "data": f"{data.examples:,} examples, median {data.median_prompt} + "
+        "data": f"{counted(data.examples, 'example')}, median {data.median_prompt} + "
         f"{data.median_completion} tokens",
-        "training": f"{report.steps:,} steps, {report.epochs:g} epochs, seed {plan.config.seed}",
+        "training": f"{counted(report.steps, 'step')}, {report.epochs:g} epochs, "
+        f"seed {plan.config.seed}",
         "made with": ", ".join(f"{name} {number}" for name, number in report.versions.items()),
     }
     purpose, about = _purpose(plan, report)
@@ -268,8 +270,8 @@ def _about_drafts(drafts: DraftReport) -> str:
     if drafts.start is None or drafts.tuned is None:
         return f"{text}."
     return (
-        f"{text}: of 6 drafts {drafts.tuned.held_of_6:.2f} hold on {drafts.tuned.texts} texts "
-        f"(before: {drafts.start.held_of_6:.2f})."
+        f"{text}: of 6 drafts {drafts.tuned.held_of_6:.2f} hold on "
+        f"{counted(drafts.tuned.texts, 'text')} (before: {drafts.start.held_of_6:.2f})."
     )
 
 

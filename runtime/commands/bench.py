@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from ...engines.errors import counted
 from ...engines.host.console import Part, Table, print_report
 from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ..measuring.config import BenchConfig
@@ -144,13 +145,14 @@ def _setting(generator: Generator, threads: int | None, config: BenchConfig) -> 
 
 def _parts(report: dict[str, Any], config: BenchConfig) -> Iterator[Part]:
     entries, threads = report["measurements"], report["threads"]
-    where = report["device"] if threads is None else f"{threads} threads"
+    where = report["device"] if threads is None else counted(threads, "thread")
     prompts = config.prompts or f"random prompts of {config.prompt_length}"
     most = "up to " if config.drafts and config.prompts else ""
     turns = sorted({entry.turns for entry in entries})
     yield (
         f"{report['model']}, {report['kernels']}, {where}, {prompts}, {most}"
-        f"{config.num_tokens} tokens per row, medians of {' and '.join(map(str, turns))} turns"
+        f"{counted(config.num_tokens, 'token')} per row, medians of "
+        f"{' and '.join(map(str, turns))} turns"
     )
     columns = _DRAFT_COLUMNS if config.drafts else _COLUMNS
     columns += _NATIVE_COLUMNS if config.runtime == "native" else ()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ...engines.errors import ScheduleError, SkipDecError, UsageError, did_you_mean
+from ...engines.errors import ScheduleError, SkipDecError, UsageError, counted, did_you_mean
 from ...engines.host.console import stderr_console
 from ...engines.host.signals import Interrupted, Interruption
 from ..generator import Generator
@@ -146,7 +146,7 @@ class Conversation:
     def _report(self, answer: CompletionOutput) -> None:
         """Say how fast an answer came."""
         count, times, layers = len(answer.token_ids), answer.timings, answer.layers_per_token[1:]
-        facts = [f"{count} tokens"]
+        facts = [counted(count, "token")]
         if times is not None:
             facts.append(f"the first after {times.time_to_first_token:.2f} s")
             if layers and times.decode_seconds > 0:

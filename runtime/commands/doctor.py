@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...engines.errors import counted
 from ...engines.host.console import facts, print_report, reports_errors
 from ...engines.host.options import AsJson
 
@@ -47,13 +48,13 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "python", f"{report['python']}, {report['platform']}"
     yield "packages", ", ".join(installed)
     yield "execution providers", ", ".join(report["execution_providers"]) or "none"
-    yield "processor", f"{report['processor']}, {report['cores']} cores usable"
+    yield "processor", f"{report['processor']}, {counted(report['cores'], 'core')} usable"
     yield "instruction sets", ", ".join(report["instruction_sets"]) or "unknown"
     yield "CPU kernels", kernels["problem"] or compiled
     yield "libskipdec", native["problem"] or library
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9
-        yield "memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads"
+        yield "memory reads", f"{speed:.1f} GB/s with {counted(bandwidth['threads'], 'thread')}"
     yield from _gpu_facts(report)
     for missing in report["missing"]:
         needs = ", ".join(missing["modules"])

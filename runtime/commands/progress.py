@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from ...engines.errors import SkipDecError
+from ...engines.errors import SkipDecError, counted
 from ...engines.host.events import Events
 from ..drafting.config import DraftConfig
 from ..schedule import ExitSchedule
@@ -201,7 +201,7 @@ class GenerationProgress:
         horizon = "" if is_full else f", horizon {self._horizon_text}"
         return (
             f"{ran}{horizon}{realised}\n"
-            f"{self._counts.tokens} tokens in {self.seconds:.2f} s, "
+            f"{counted(self._counts.tokens, 'token')} in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}"
             f"{self._drafts_text()}{hint}"
         )

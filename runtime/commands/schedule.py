@@ -11,7 +11,7 @@ import typer
 
 from ...engines.checking import expanded
 from ...engines.documents import sealed_text
-from ...engines.errors import UsageError, shown
+from ...engines.errors import UsageError, counted, shown
 from ...engines.host.console import Part, Table, print_report, reports_errors
 from ...engines.host.options import AsJson, BundlePath
 
@@ -154,8 +154,9 @@ def _parts(schedule: ExitSchedule) -> Iterator[Part]:
     yield Table(("token", "layers run", "layers"), rows)
     mean = schedule.average_budget()
     yield (
-        f"mean over {schedule.horizon} tokens: {mean:.2f} of {schedule.num_layers} layers, "
-        f"{schedule.num_layers / mean:.2f}× fewer (without prompt, embedding and head)"
+        f"mean over {counted(schedule.horizon, 'token')}: {mean:.2f} of "
+        f"{schedule.num_layers} layers, {schedule.num_layers / mean:.2f}× fewer "
+        "(without prompt, embedding and head)"
     )
     if prompt_only := _prompt_only(schedule):
         yield f"only in the prompt, no KV cache kept: {_format_layers(prompt_only)}"

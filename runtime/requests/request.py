@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NotRequired, SupportsIndex, TypedDict, cast, get_args
 
 from ...engines.checking import plain
-from ...engines.errors import CapacityError, UsageError, shown
+from ...engines.errors import CapacityError, UsageError, counted, shown
 from ...engines.manifest import ModelSpec
 from ..drafting.resolver import wants_drafts
 from ..kv.plans import SlotMemory
@@ -231,8 +231,8 @@ class Request:
         if self.params.n > max_rows:
             raise CapacityError(
                 "n",
-                f"is {self.params.n}; the engine runs up to {max_rows} rows at once; lower n or "
-                "raise max_batch_size",
+                f"is {self.params.n}; the engine runs up to {counted(max_rows, 'row')} at once; "
+                "lower n or raise max_batch_size",
             )
 
     def require_memory(
@@ -240,7 +240,7 @@ class Request:
     ) -> None:
         """Raise CapacityError if ``rows`` of the completions don't fit even alone."""
         tokens, limits = len(self.prompt_token_ids), memory.limits
-        size = f"{tokens} tokens and max_tokens {self.max_tokens}"
+        size = f"{counted(tokens, 'token')} and max_tokens {self.max_tokens}"
         positions = tokens + self.max_tokens
         if positions > limits.max_positions:
             raise CapacityError(
@@ -380,7 +380,7 @@ def _as_params_list(
         found = len(params_list) if len(params_list) < count else f"more than {count}"
         raise UsageError(
             "sampling_params",
-            f"there are {found} for {count} prompts; give one, or one for each prompt",
+            f"there are {found} for {counted(count, 'prompt')}; give one, or one for each prompt",
         )
     return params_list
 

@@ -8,7 +8,7 @@ from textwrap import fill
 import numpy as np
 
 from ...engines.checking import as_path
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, counted
 from ...engines.host.installation import require_extra
 from .pictures import WIDTH, picture_style, save_picture
 from .schedule import ExitSchedule
@@ -69,7 +69,8 @@ def plot_schedule(
         mean = schedule.average_budget()
         axes.set_title(
             f"{fill(format_schedule(schedule), _TITLE_COLUMNS)}\n"
-            f"mean {mean:.2f} of {schedule.num_layers} layers over {schedule.horizon} tokens"
+            f"mean {mean:.2f} of {schedule.num_layers} layers over "
+            f"{counted(schedule.horizon, 'token')}"
         )
         axes.set_xlabel("generated token (left of 0: the prompt)")
         axes.set_ylabel("layer")

@@ -88,7 +88,7 @@ def test_the_command_tunes_a_whole_model(writing_model: Path, tmp_path: Path) ->
     arguments = ["--data", "self:20", "--max-length", "32", "--schedule", "constant:max=1,warmup=0"]
     options = ["--distill", "1", "--max-steps", "2", "-o", str(tmp_path / "tuned")]
     result = run("tune", str(writing_model), *arguments, *options)
-    assert "held-out loss (1 examples)" in result.output
+    assert "held-out loss (1 example)" in result.output
     facts = json.loads((tmp_path / "tuned.self.json").read_text())
     assert (facts["max_length"], facts["seed"]) == (32, 0)
     assert (tmp_path / "tuned" / "config.json").is_file()

@@ -110,6 +110,12 @@ def test_drafts_are_summarised_as_tokens_per_pass_and_acceptance() -> None:
     assert "draft own: 2.50 tokens per pass, 75% of 4 drafted tokens right" in text
 
 
+def test_the_summary_of_one_token_has_no_plural() -> None:
+    counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
+    counted.update([delta(0, 6, "length")])
+    assert "\n1 token in " in counted.summary_text(SamplingParams())
+
+
 def test_without_drafts_the_summary_omits_them() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
     counted.update([delta(0, 6), delta(0, 6, "length")])

@@ -76,6 +76,8 @@ def test_show_and_plot_report_the_same_mean(tmp_path: Path) -> None:
     assert "mean 6.00 of 12 layers over 64 tokens" in picture.read_text()
     shown = run("show", "2x", "--layers", "12").stdout
     assert "mean over 64 tokens: 6.00 of 12 layers" in shown
+    shown = run("show", "full", "--layers", "12").stdout
+    assert "mean over 1 token: 12.00 of 12 layers" in shown
 
 
 def test_a_bad_schedule_exits_2_with_the_reason_on_stderr() -> None:
