@@ -17,7 +17,7 @@ struct RunOptions {
   std::vector<std::string> texts;                    // "-" means stdin
   std::vector<std::vector<std::int64_t>> token_ids;  // further prompts
   bool stream = false, as_json = false, quiet = false, help = false, version = false;
-  bool has_max_tokens = false, has_drafts = false, is_chat = false;
+  bool has_max_tokens = false, is_chat = false;
   std::optional<std::int32_t> max_batch_size;
   std::int64_t n = 1;
   std::vector<std::string> stop;
@@ -88,7 +88,7 @@ inline std::vector<Option> running_options(RunOptions& run) {
        [&](const std::string&) { engine.raw_prompts(); }},
       {"--draft", "", "TEXT", "own, own+ends:3, auto, …: the same text, sooner (off)",
        [&](const std::string& text) {
-         run.has_drafts = parse_name(text, "drafts, e.g. own, or off") != "off";
+         parse_name(text, "drafts, e.g. own, or off");
          engine.draft(text);
        }},
       {"--onnxruntime", "", "PATH",

@@ -166,7 +166,7 @@ class Run {
                  {"token_ids", delta.token_ids},
                  {"finish_reason", json_of(delta.finish_reason)},
                  {"layers", delta.layers}};
-    if (options_.has_drafts) line["drafted"] = delta.drafted;
+    if (has_drafts()) line["drafted"] = delta.drafted;
     write(line.dump() + "\n");
   }
 
@@ -200,21 +200,44 @@ class Run {
     Json results = Json::array();
     for (std::size_t place = 0; place < requests_.size(); ++place) {
       results.push_back(
-          json_of(place, requests_[place], engine_, info_.has_tokenizer, options_.has_drafts));
+          json_of(place, requests_[place], engine_, info_.has_tokenizer, has_drafts()));
     }
     const std::optional<double> depth = realised_depth();
-    write(Json{{"schedule", requests_.front().schedule()},
-               {"horizon", horizon()},
-               {"num_layers", info_.num_layers},
-               {"realised_depth", depth ? Json(*depth) : Json(nullptr)},
-               {"completions", num_finished_},
-               {"tokens", num_tokens_},
-               {"seconds", seconds_},
-               {"tokens_per_second", static_cast<double>(num_tokens_) / seconds_},
-               {"kernels", info_.description},
-               {"results", results}}
-              .dump(2) +
-          "\n");
+    Json document = {{"schedule", requests_.front().schedule()},
+                     {"horizon", horizon()},
+                     {"num_layers", info_.num_layers},
+                     {"realised_depth", depth ? Json(*depth) : Json(nullptr)},
+                     {"completions", num_finished_},
+                     {"tokens", num_tokens_},
+                     {"seconds", seconds_},
+                     {"tokens_per_second", static_cast<double>(num_tokens_) / seconds_},
+                     {"kernels", info_.description}};
+    if (has_drafts()) document["drafts"] = drafts();
+    document["results"] = results;
+    write(document.dump(2) + "\n");
+  }
+
+  bool has_drafts() const { return !info_.draft.empty(); }
+
+  // Returns the figures of the drafts of all completions.
+  Json drafts() const {
+    std::int64_t passes = 0, drafted = 0, accepted = 0;
+    for (const Request& request : requests_) {
+      for (const Completion& completion : request.completions()) {
+        passes += completion.passes;
+        drafted += completion.drafted;
+        accepted += completion.accepted;
+      }
+    }
+    const auto ratio = [](std::int64_t part, std::int64_t whole) {
+      return whole > 0 ? Json(static_cast<double>(part) / static_cast<double>(whole)) : Json();
+    };
+    return {{"draft", info_.draft},
+            {"passes", passes},
+            {"drafted", drafted},
+            {"accepted", accepted},
+            {"tokens_per_pass", ratio(passes + accepted, passes)},
+            {"acceptance", ratio(accepted, drafted)}};
   }
 
   // Returns the mean number of layers over all output tokens except the first of each completion.
@@ -251,19 +274,29 @@ class Run {
            << " layers";
     }
     text << '\n'
-         << num_tokens_ << " tokens in " << std::setprecision(2) << seconds_ << " s, "
-         << std::setprecision(1) << static_cast<double>(num_tokens_) / seconds_
-         << " tokens/s, prompts included, on " << info_.description;
-    if (options_.has_drafts) {
-      const Stats stats = engine_.stats();
-      text << '\n'
-           << stats.accepted_draft_tokens << " of " << stats.draft_tokens
-           << " drafted tokens were right, in " << stats.steps << " steps";
-    }
+         << num_tokens_ << (num_tokens_ == 1 ? " token in " : " tokens in ") << std::setprecision(2)
+         << seconds_ << " s, " << std::setprecision(1)
+         << static_cast<double>(num_tokens_) / seconds_ << " tokens/s, prompts included, on "
+         << info_.description;
+    if (has_drafts()) text << drafts_summary();
     if (num_cut_ > 0 && !options_.has_max_tokens && !options_.is_chat) {
       text << '\n'
            << num_cut_ << " of " << num_finished_
            << " texts end at --max-tokens, which is 16 unless given; 0 is as many as fit";
+    }
+    return text.str();
+  }
+
+  // Returns a line on drafts; "" before the first pass.
+  std::string drafts_summary() const {
+    const Json figures = drafts();
+    if (figures["tokens_per_pass"].is_null()) return "";
+    std::ostringstream text;
+    text << std::fixed << std::setprecision(2) << "\ndraft " << info_.draft << ": "
+         << figures["tokens_per_pass"].get<double>() << " tokens per pass";
+    if (!figures["acceptance"].is_null()) {
+      text << ", " << std::setprecision(0) << 100 * figures["acceptance"].get<double>() << "% of "
+           << figures["drafted"].get<std::int64_t>() << " drafted tokens right";
     }
     return text.str();
   }

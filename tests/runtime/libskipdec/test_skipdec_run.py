@@ -110,6 +110,27 @@ def test_json_output_equals_that_of_skipdec_generate(
 
 
 @pytest.mark.usefixtures("own_thread_pools")
+def test_json_output_has_the_drafts_of_skipdec_generate(text_bundle: Path) -> None:
+    arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "40")
+    drafts = ("--draft", " OWN+lookup, adapt=no,tokens=4,exact=no")
+    done = run(*arguments, "--json", *drafts)
+    expected = json.loads(printed_by_python(*arguments, *drafts))
+    assert comparable(json.loads(done.stdout)) == comparable(expected)
+    figures = expected["drafts"]
+    assert figures["draft"] == "own+lookup,tokens=4,adapt=no,exact=no"
+    line = f"draft {figures['draft']}: {figures['tokens_per_pass']:.2f} tokens per pass"
+    assert line in done.stderr
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+def test_automatic_drafts_are_named_as_in_python(text_bundle: Path) -> None:
+    arguments = (text_bundle, "-p", "Hello", "--max-tokens", "4", "--draft", "auto")
+    document = json.loads(run(*arguments, "--json").stdout)
+    expected = json.loads(printed_by_python(*arguments))
+    assert document["drafts"]["draft"] == expected["drafts"]["draft"] == "own"
+
+
+@pytest.mark.usefixtures("own_thread_pools")
 def test_a_stream_marks_drafted_tokens_as_skipdec_generate_does(text_bundle: Path) -> None:
     arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "40", "--stream")
     draft = ("--draft", "own,adapt=no,exact=no")
@@ -137,8 +158,9 @@ def test_the_summary_names_the_horizon_of_schedules_that_have_one(text_bundle: P
 
 
 def test_the_summary_counts_drafted_tokens_if_drafts_are_on(text_bundle: Path) -> None:
-    assert "drafted tokens" not in run(text_bundle, "a", "--draft", " OFF").stderr
-    assert "drafted tokens" in run(text_bundle, "a", "--draft", "own,exact=no").stderr
+    arguments = (text_bundle, "Hello", "--temperature", "0", "--max-tokens", "40", "--draft")
+    assert "draft" not in run(*arguments, " OFF").stderr
+    assert " drafted tokens right" in run(*arguments, "own,adapt=no,exact=no").stderr
 
 
 def test_each_of_several_completions_has_a_heading(text_bundle: Path) -> None:

@@ -150,6 +150,7 @@ typedef struct skipdec_info {
   const char* model;       /* the model's name */
   const char* description; /* the backend, e.g. "ONNX Runtime 1.31.0, skipdec avx512vnni" */
   const char* schedule;    /* full text of the default schedule */
+  const char* draft;       /* full text of the drafts, which auto chose; "" if there are none */
   int64_t num_layers, hidden_size, vocab_size, max_model_len;
   int64_t eos_token_id;     /* -1: none */
   int32_t has_tokenizer;    /* 0: prompts must be token ids, see no_tokenizer */

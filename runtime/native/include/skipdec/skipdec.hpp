@@ -162,7 +162,7 @@ struct Score {
 
 // Describes an open bundle, see skipdec_info.
 struct Info {
-  std::string model, description, schedule;
+  std::string model, description, schedule, draft;
   std::int64_t num_layers, hidden_size, vocab_size, max_model_len;
   std::optional<std::int64_t> eos_token_id;
   bool has_tokenizer;
@@ -561,6 +561,7 @@ class Engine {
     return {info->model,
             info->description,
             info->schedule,
+            info->draft,
             info->num_layers,
             info->hidden_size,
             info->vocab_size,

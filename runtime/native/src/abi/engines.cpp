@@ -65,6 +65,7 @@ skipdec_info info_of(const skipdec_engine& engine) {
   info.model = model.name.c_str();
   info.description = service.description().c_str();
   info.schedule = service.default_schedule().c_str();
+  info.draft = engine.draft.c_str();
   info.num_layers = model.num_layers;
   info.hidden_size = model.hidden_size;
   info.vocab_size = model.vocab_size;
@@ -92,6 +93,7 @@ skipdec_status skipdec_engine_open(const char* path, const skipdec_options* opti
     const skipdec_options whole = runtime::with_defaults(options, default_options(), "options");
     auto opened = std::make_unique<skipdec_engine>();
     opened->service = runtime::Service::open(path, service_options(whole));
+    opened->draft = opened->service->draft();
     opened->warning = opened->service->warning();
     opened->info = info_of(*opened);
     *engine = opened.release();

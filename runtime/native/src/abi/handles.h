@@ -14,7 +14,7 @@
 
 struct skipdec_engine {
   std::shared_ptr<skipdec::runtime::Service> service;
-  std::string warning;
+  std::string draft, warning;
   skipdec_info info{};
 };
 

@@ -200,6 +200,10 @@ void Service::close() {
 
 bool Service::is_inherited() const { return process_ != getpid(); }
 
+std::string Service::draft() const {
+  return options_.batch.draft ? options_.batch.draft->text() : "";
+}
+
 std::string Service::warning() const {
   const std::optional<DraftConfig>& draft = options_.batch.draft;
   const std::string unused = draft ? unused_draft_warning(*draft, *default_schedule_) : "";

@@ -87,6 +87,7 @@ class Service {
   const std::string& no_tokenizer() const {
     return no_tokenizer_;
   }  // the reason; empty if there is a tokenizer
+  std::string draft() const;  // in full; empty without drafts
   std::string warning() const;
   std::int64_t max_model_len() const;
   EngineStats stats() const;

@@ -172,6 +172,15 @@ std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
   throw Error(Status::kUsage, "draft", reading.problems);
 }
 
+std::string DraftConfig::text() const {
+  std::string text;
+  for (const DraftPart& part : parts) text.append(text.empty() ? "" : "+").append(part.text());
+  if (tokens != constants::kDraftMaxTokens) text += ",tokens=" + std::to_string(tokens);
+  if (!adapt) text += ",adapt=no";
+  if (!exact) text += ",exact=no";
+  return text;
+}
+
 bool DraftConfig::runs_layers() const {
   return std::any_of(parts.begin(), parts.end(),
                      [](const DraftPart& part) { return part.kind->runs_layers; });

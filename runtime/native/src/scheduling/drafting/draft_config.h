@@ -37,6 +37,8 @@ struct DraftConfig {
   // Parses PART[+PART…][,KEY=VALUE…]; "off" means no drafts. Throws Error (kUsage) with all
   // problems of the text and the messages of Python's parse_draft without "did you mean …?".
   static std::optional<DraftConfig> parse(std::string_view text);
+  // Returns the shortest text that `parse` reads as this configuration.
+  std::string text() const;
   // Returns true if layers draft: the model's, or the bundle's draft layer.
   bool runs_layers() const;
   // Returns true if the bundle's draft layer drafts, which has keys and values of its own.
