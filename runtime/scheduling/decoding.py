@@ -79,6 +79,9 @@ class Decoding(ABC):
                 return
             deltas[-1] = replace(deltas[-1], drafted=True)
 
+    def accepted(self, row: Row, guesses: int, held: int) -> None:  # noqa: B027
+        """Record that a row fed ``guesses``, of which ``held`` were right; it may have failed."""
+
 
 class OrdinaryDecoding(Decoding):
     """Feeds one token of each row per pass."""

@@ -14,8 +14,6 @@ from ..drafting.policy import Offer
 from ..schedule import LayerPlan
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
-from ..tokens.logits import StepLogits
-from ..tokens.outputs import StreamDelta
 from .decoding import Decoding, OrdinaryDecoding, fed
 from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
 from .layer_drafter import LayerDrafter, TrainedDrafter
@@ -116,26 +114,26 @@ class DraftedDecoding(Decoding):
             self._policy.count_pass(len(rows), len(rows) + self._held, seconds)
 
     @override
-    def accept(
-        self,
-        row: Row,
-        fed: StepRow,
-        logits: StepLogits,
-        first: int,
-        deltas: list[StreamDelta],
-    ) -> None:
-        if not row.token_ids and row.request.drafts:
-            row.count_drafts(0, 0)  # passes without guesses count, too
+    def accepted(self, row: Row, guesses: int, held: int) -> None:
+        if row.request.drafts:
+            row.count_drafts(guesses, held)  # passes without guesses count, too
+        ended = row.finish_reason is not None
         if self._is_paused:
-            super().accept(row, fed, logits, first, deltas)
-            if row.finish_reason is not None:
+            if ended:
                 self._end_in_pause(row)
             return
-        before = len(deltas)
-        try:
-            super().accept(row, fed, logits, first, deltas)
-        finally:
-            self._count(row, len(fed.tokens) - 1, deltas[before:])
+        drafts = self._rows.get(row.number)
+        if drafts is None:
+            return
+        self._held += held
+        drafted = self._drafted.get(row.number)
+        if drafted is not None and guesses:
+            tried = held if ended else min(held + 1, guesses)  # with the first wrong one
+            source = self._policy.sources[drafted.drafter]
+            evidence = drafted.guesses.evidence[:tried]
+            source.add(evidence, held, drafts.of_source(source.source))
+        if ended:
+            self._learn(drafts)
 
     def _follow(self, rows: Sequence[Row]) -> None:
         """Add new rows and forget those that have ended."""
@@ -261,24 +259,6 @@ class DraftedDecoding(Decoding):
             guesses.first(min(most, room_of(one.row)))
             for one, guesses in zip(rows, proposed, strict=True)
         ]
-
-    def _count(self, row: Row, fed_guesses: int, accepted: Sequence[StreamDelta]) -> None:
-        """Count a row's guesses: those accepted, and the first wrong or failed one after them."""
-        drafts = self._rows.get(row.number)
-        if drafts is None:
-            return
-        held = sum(delta.drafted for delta in accepted)
-        self._held += held
-        drafted = self._drafted.get(row.number)
-        if drafted is not None and fed_guesses:
-            ended = row.finish_reason is not None
-            tried = held if ended else min(len(accepted), fed_guesses)
-            source = self._policy.sources[drafted.drafter]
-            evidence = drafted.guesses.evidence[:tried]
-            source.add(evidence, held, drafts.of_source(source.source))
-        row.count_drafts(fed_guesses, held)
-        if row.finish_reason is not None:
-            self._learn(drafts)
 
 
 def make_decoding(

@@ -347,6 +347,7 @@ class RunningBatch:
                 self._counters.generated_tokens += written
                 held = sum(delta.drafted for delta in deltas[num_deltas:])
                 self._counters.count_drafts(len(step.tokens) - 1, held)
+                self._decoding.accepted(row, len(step.tokens) - 1, held)
                 if written < len(step.tokens) and row.finish_reason is None:
                     self._slots.truncate(row.number, row.num_positions)
                 first += len(step.tokens)

@@ -1,7 +1,5 @@
 #include "scheduling/decoding.h"
 
-#include <algorithm>
-
 #include "scheduling/clock.h"
 
 namespace skipdec::runtime {
@@ -34,11 +32,6 @@ void Decoding::accept(const RunningRow& row, const StepRow& fed, const float* co
     if (row.sequence->last_token() != fed.tokens[index + 1]) return;
     delta.drafted = true;
   }
-}
-
-std::int64_t num_held(const std::vector<Delta>& deltas, std::size_t first) {
-  return std::count_if(deltas.begin() + static_cast<std::ptrdiff_t>(first), deltas.end(),
-                       [](const Delta& delta) { return delta.drafted; });
 }
 
 void OrdinaryDecoding::feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) {

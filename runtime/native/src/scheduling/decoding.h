@@ -45,6 +45,9 @@ class Decoding {
   // logits that are not a distribution; deltas of earlier tokens stay.
   virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas);
+  // Receives that a row, which may have failed, fed ``guesses``, of which ``held`` were right.
+  virtual void accepted(const RunningRow& /*row*/, std::int64_t /*guesses*/,
+                        std::int64_t /*held*/) {}
 
   // Receives the thread's processor seconds from `feed` until the tokens of ``steps`` were
   // accepted, and those that `feed` spent on ``searching`` for guesses. ``is_first``: the pass
@@ -61,9 +64,6 @@ class Decoding {
   // each with the layers that its position in the text runs.
   static void feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step);
 };
-
-// Returns how many of ``deltas``, from ``first`` on, are right guesses.
-std::int64_t num_held(const std::vector<Delta>& deltas, std::size_t first);
 
 // Feeds one token per row and pass.
 class OrdinaryDecoding : public Decoding {

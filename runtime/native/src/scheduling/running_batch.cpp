@@ -195,7 +195,7 @@ void RunningBatch::run(const Decode& /*action*/) {
 // Keeps the tokens that ordinary decoding would write, and rolls back the row's other tokens.
 void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
   const std::int64_t before = row.sequence->num_tokens();
-  const std::size_t first = deltas_.size();
+  const auto first = static_cast<std::ptrdiff_t>(deltas_.size());
   try {
     decoding_->accept(row, fed, logits, deltas_);
   } catch (const std::exception& error) {
@@ -203,8 +203,10 @@ void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float
   }
   const auto drafted = static_cast<std::int64_t>(fed.tokens.size()) - 1;
   const std::int64_t written = row.sequence->num_tokens() - before;
-  const std::int64_t accepted = num_held(deltas_, first);
+  const std::int64_t accepted = std::count_if(deltas_.begin() + first, deltas_.end(),
+                                              [](const Delta& delta) { return delta.drafted; });
   row.sequence->count_pass(drafted, accepted);
+  decoding_->accepted(row, drafted, accepted);
   counters_.draft_tokens += drafted;
   counters_.accepted_draft_tokens += accepted;
   counters_.generated_tokens += written;

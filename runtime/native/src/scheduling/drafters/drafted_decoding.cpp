@@ -85,40 +85,23 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, dou
   }
 }
 
-void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
-                             std::vector<Delta>& deltas) {
+void DraftedDecoding::accepted(const RunningRow& row, std::int64_t guesses, std::int64_t held) {
+  const bool has_ended = row.sequence->has_ended();
   if (is_paused_) {
-    Decoding::accept(row, fed, logits, deltas);
-    if (row.sequence->has_ended()) end_in_pause(row);
+    if (has_ended) end_in_pause(row);
     return;
   }
-  const std::size_t before = deltas.size();
-  const std::size_t guesses = fed.tokens.size() - 1;
-  try {
-    Decoding::accept(row, fed, logits, deltas);
-  } catch (...) {
-    count(row, guesses, deltas, before);
-    throw;
-  }
-  count(row, guesses, deltas, before);
-}
-
-// Counts the results of a row's guesses; the guess after those that held was wrong or failed. The
-// row's own deltas begin at ``first``.
-void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
-                            const std::vector<Delta>& deltas, std::size_t first) {
   const auto found = rows_.find(row.slot);
   if (found == rows_.end()) return;
   FollowedRow& followed = found->second;
   if (followed.drafter != kNone && guesses > 0) {
-    const std::size_t accepted = deltas.size() - first;
-    const auto held = static_cast<std::size_t>(num_held(deltas, first));
-    const std::size_t tried = row.sequence->has_ended() ? held : std::min(accepted, guesses);
+    const auto tried = has_ended ? held : std::min(held + 1, guesses);  // with the first wrong one
     policy_.source(followed.drafter)
-        .add(followed.guesses.evidence, tried, held, followed.drafts.results[followed.drafter]);
-    held_ += static_cast<std::int64_t>(held);
+        .add(followed.guesses.evidence, static_cast<std::size_t>(tried),
+             static_cast<std::size_t>(held), followed.drafts.results[followed.drafter]);
+    held_ += held;
   }
-  if (row.sequence->has_ended()) learn(followed.drafts, row);
+  if (has_ended) learn(followed.drafts, row);
 }
 
 // Learns one in four texts that end during a pause, so that pauses cost almost nothing.

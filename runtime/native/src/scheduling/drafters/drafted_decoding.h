@@ -41,8 +41,7 @@ class DraftedDecoding : public Decoding {
   void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) override;
   void ran(const std::vector<StepRow>& steps, double seconds, double searching,
            bool is_first) override;
-  void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
-              std::vector<Delta>& deltas) override;
+  void accepted(const RunningRow& row, std::int64_t guesses, std::int64_t held) override;
   std::int64_t draft_steps() const override { return costs_.draft_steps(); }
   std::int64_t drafting() const override { return drafting_; }
 
@@ -68,8 +67,6 @@ class DraftedDecoding : public Decoding {
   void draft_on(std::size_t drafter, const std::vector<RunningRow>& rows);
   void propose(std::size_t drafter, const std::vector<RunningRow>& rows, std::int64_t most,
                const GoesOn& goes_on = {});
-  void count(const RunningRow& row, std::size_t guesses, const std::vector<Delta>& deltas,
-             std::size_t first);
   void end_in_pause(const RunningRow& row);
   void learn(RowDrafts& drafts, const RunningRow& row);
   RowDrafts begin(const RunningRow& row) const;
