@@ -45,12 +45,9 @@ Value parse_choice(const std::string& text, const char* first, Value value, cons
   return text == first ? value : other;
 }
 
-// Returns ``text`` in lower case without the spaces around it. Throws BadValue if nothing is left.
-inline std::string parse_name(const std::string& text, const char* allowed) {
-  constexpr const char* kSpaces = " \t\n\r\f\v";
-  const std::size_t first = text.find_first_not_of(kSpaces);
-  if (first == std::string::npos) throw BadValue(allowed);
-  return lowered(text.substr(first, text.find_last_not_of(kSpaces) + 1 - first));
+// Throws BadValue if ``text`` is blank.
+inline void require_text(const std::string& text, const char* allowed) {
+  if (text.find_first_not_of(" \t\n\r\f\v") == std::string::npos) throw BadValue(allowed);
 }
 
 inline std::int32_t parse_count(const std::string& text) {
@@ -64,7 +61,7 @@ inline std::vector<Option> running_options(RunOptions& run) {
   return {
       {"--schedule", "", "TEXT", "full, 2x, 2x:horizon=64, or JSON or its file (bundle's own)",
        [&](const std::string& text) {
-         parse_name(text, "a schedule, e.g. 2x");
+         require_text(text, "a schedule, e.g. 2x");
          engine.schedule(text);
        }},
       {"--threads", "", "N", "threads of the process (all cores)",
@@ -88,7 +85,7 @@ inline std::vector<Option> running_options(RunOptions& run) {
        [&](const std::string&) { engine.raw_prompts(); }},
       {"--draft", "", "TEXT", "own, own+ends:3, auto, …: the same text, sooner (off)",
        [&](const std::string& text) {
-         parse_name(text, "drafts, e.g. own, or off");
+         require_text(text, "drafts, e.g. own, or off");
          engine.draft(text);
        }},
       {"--onnxruntime", "", "PATH",
