@@ -69,11 +69,4 @@ def chat(options: ChatOptions) -> None:
         events.stage("loading")
         generator = open_bundle(path, options.opening.updated(max_batch_size=1))
     with generator:
-        Conversation(
-            generator,
-            options.params,
-            system=options.system,
-            schedule=options.opening.schedule,
-            draft=options.opening.draft,
-            quiet=options.quiet,
-        ).run()
+        Conversation(generator, options.params, system=options.system, quiet=options.quiet).run()

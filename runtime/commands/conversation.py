@@ -41,8 +41,6 @@ class Conversation:
         params: SamplingParams,
         *,
         system: str | None = None,
-        schedule: str | ExitSchedule | None = None,
-        draft: str | None = None,
         quiet: bool = False,
     ) -> None:
         """Raise UsageError if the bundle renders no chats, and MissingExtraError without jinja2."""
@@ -50,8 +48,8 @@ class Conversation:
         self._params = self._with_sampling(params)
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self._messages: list[dict[str, Any]] = [*self._opening]
-        self._schedule = schedule
-        self._draft = draft
+        self._schedule: str | None = None  # None: the generator's, as for drafts
+        self._draft: str | None = None
         self._quiet = quiet
         self._is_open = True
         self._commands: dict[str, Callable[[str], object]] = {
@@ -69,7 +67,7 @@ class Conversation:
             )
         hello = [*self._opening, {"role": "user", "content": "Hello"}]
         generator.make_requests({"messages": hello}, params)
-        self._warn_if_untuned(self._resolved(schedule))
+        self._warn_if_untuned(self._resolved(None))
 
     def run(self) -> None:
         """Read messages until EOF or /exit. Ctrl-C ends an answer, SIGTERM the conversation."""
@@ -171,7 +169,7 @@ class Conversation:
         self._say(f"schedule {format_schedule(resolved)}")
         self._warn_if_untuned(resolved)
 
-    def _resolved(self, schedule: str | ExitSchedule | None) -> ExitSchedule:
+    def _resolved(self, schedule: str | None) -> ExitSchedule:
         """Return the schedule as the longest answer would run it."""
         generator = self._generator
         return generator.resolve_schedule(schedule, max_tokens=generator.model.max_seq_len)

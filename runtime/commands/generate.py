@@ -81,11 +81,4 @@ def _converse(options: GenerateOptions) -> None:
             "generate", "--json, --n and template_variables need a prompt; give one by -p"
         )
     with options.open_generator() as generator:
-        Conversation(
-            generator,
-            options.params,
-            system=options.system,
-            schedule=options.opening.schedule,
-            draft=options.opening.draft,
-            quiet=options.quiet,
-        ).run()
+        Conversation(generator, options.params, system=options.system, quiet=options.quiet).run()

@@ -98,7 +98,6 @@ def _run(
         runner = RecordRunner(
             generator,
             records,
-            options.opening.schedule,
             chunk_size=BATCHES_PER_CHUNK * options.opening.max_batch_size,
             done=frozenset() if file is None else file.done,
             cancelled=interruption.is_requested,
@@ -164,16 +163,14 @@ class RecordRunner:
     """Runs records in chunks and yields their lines, results and errors, in the input's order.
 
     A chunk ends at ``chunk_size`` completions or a few more. Records whose ids are in ``done`` are
-    skipped. ``schedule`` is for records that name none; neither other records nor resuming change a
-    record's schedule. ``cancelled`` ends the running chunk between two steps; finished records are
-    still yielded.
+    skipped. Neither other records nor resuming change a record's schedule. ``cancelled`` ends the
+    running chunk between two steps; finished records are still yielded.
     """
 
     def __init__(
         self,
         generator: Generator,
         records: Sequence[Record | BadRecord],
-        schedule: str | ExitSchedule | None,
         *,
         chunk_size: int,
         done: Set[RecordId] = frozenset(),
@@ -182,8 +179,7 @@ class RecordRunner:
         self._generator = generator
         self._chunk_size = chunk_size
         self._cancelled = cancelled
-        self._schedule = schedule
-        own = generator.resolve_schedule(schedule, max_tokens=1)
+        own = generator.resolve_schedule(None, max_tokens=1)
         self._todo = [
             self._check(record)
             for record in records
@@ -237,9 +233,8 @@ class RecordRunner:
             )
         except UsageError as error:
             return BadRecord(record.line, record.record_id, joined(error.problems))
-        wanted = self._schedule if record.schedule is None else record.schedule
         try:
-            schedule = generator.resolve_schedule(wanted, max_tokens=request.max_tokens)
+            schedule = generator.resolve_schedule(record.schedule, max_tokens=request.max_tokens)
         except ScheduleError as error:
             text = f"{error.subject} {joined(error.problems)}"
             return BadRecord(record.line, record.record_id, text)

@@ -28,7 +28,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
 
     with options.open_generator() as generator, Interruption() as interruption:
         requests = generator.make_requests(options.prompts_of(prompts), options.params)
-        schedules = generator.resolve_schedules(requests, options.opening.schedule)
+        schedules = generator.resolve_schedules(requests)
         options.warn_if_untuned(generator, schedules)
         total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream

@@ -91,7 +91,7 @@ def attack_lines(bundle: Path, count: int, source: random.Random) -> Counter[str
     outcomes: Counter[str] = Counter()
     records = list(read_records(odd_lines(count, source), PARAMS))
     with Generator.open(bundle, threads=1, kv_memory=2**20) as generator:
-        runner = RecordRunner(generator, records, None, chunk_size=64, cancelled=lambda: False)
+        runner = RecordRunner(generator, records, chunk_size=64, cancelled=lambda: False)
         for lines in runner.run(lambda deltas: None):
             for line in lines:
                 to_bytes(line)

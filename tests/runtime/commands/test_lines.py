@@ -32,6 +32,13 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def at_half(exported: Callable[..., Path]) -> Iterator[Generator]:
+    path = exported("pre_norm")
+    with Generator.open(path, threads=1, max_batch_size=2, schedule="2x") as opened:
+        yield opened
+
+
 def record(line: int, length: int, params: SamplingParams = GREEDY) -> Record:
     token_ids = [4 + (line * 7 + position * 3) % 120 for position in range(length)]
     return Record(line, f"r{line}", token_ids, params)
@@ -41,15 +48,12 @@ def run(
     generator: Generator,
     records: Sequence[Record | BadRecord],
     *,
-    schedule: str | None = None,
     chunk_size: int = 3,
     done: Set[RecordId] = frozenset(),
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Callable[[Sequence[StreamDelta]], None] = lambda deltas: None,
 ) -> list[list[dict[str, Any]]]:
-    runner = RecordRunner(
-        generator, records, schedule, chunk_size=chunk_size, done=done, cancelled=cancelled
-    )
+    runner = RecordRunner(generator, records, chunk_size=chunk_size, done=done, cancelled=cancelled)
     return list(runner.run(on_progress))
 
 
@@ -65,13 +69,13 @@ def test_lines_keep_their_order_and_equal_single_calls(generator: Generator) -> 
         assert line["token_ids"] == alone.outputs[0].token_ids
 
 
-def test_a_record_runs_at_its_own_horizon_in_any_batch(generator: Generator) -> None:
+def test_a_record_runs_at_its_own_horizon_in_any_batch(at_half: Generator) -> None:
     long = GREEDY.updated(max_tokens=12)
     records = [record(1, 3, long), record(2, 3), record(3, 3), BadRecord(4, None, "x")]
-    (whole,) = run(generator, records, schedule="2x", chunk_size=9)
+    (whole,) = run(at_half, records, chunk_size=9)
     for index in (0, 1, 2):
-        assert run(generator, [records[index]], schedule="2x") == [[whole[index]]]
-    rest = run(generator, records, schedule="2x", done={"r1"})
+        assert run(at_half, [records[index]]) == [[whole[index]]]
+    rest = run(at_half, records, done={"r1"})
     assert rest == [whole[1:]]
 
 
@@ -93,13 +97,13 @@ def test_bad_records_become_errors_and_the_others_run(generator: Generator) -> N
     assert [line["id"] for line in lines if "error" not in line] == ["r2", "r7"]
 
 
-def test_a_line_runs_the_schedule_it_names(generator: Generator) -> None:
+def test_a_line_runs_the_schedule_it_names(at_half: Generator) -> None:
     records = [
         record(1, 3),
         replace(record(2, 3), schedule="full"),
         replace(record(3, 3), schedule="9y"),
     ]
-    lines = [line for chunk in run(generator, records, schedule="2x") for line in chunk]
+    lines = [line for chunk in run(at_half, records) for line in chunk]
     first, second = (max(line["layers_per_token"][1:]) for line in lines[:2])
     assert first < second == 6
     assert lines[2]["line"] == 3
@@ -161,7 +165,7 @@ def test_a_retried_batch_counts_its_tokens_once(
     monkeypatch.setattr(Sampler, "sample", broken)
     failing = SamplingParams(max_tokens=3, seed=9)
     records = [record(1, 3, GREEDY.updated(max_tokens=1)), record(2, 3, failing), record(3, 3)]
-    runner = RecordRunner(generator, records, None, chunk_size=3, cancelled=lambda: False)
+    runner = RecordRunner(generator, records, chunk_size=3, cancelled=lambda: False)
     with GenerationProgress(runner.schedules, 3, Events(), "") as progress:
         (lines,) = runner.run(progress.update, progress.attempt)
     assert ["error" in line for line in lines] == [False, True, False]
@@ -201,7 +205,7 @@ def test_cancelling_yields_only_finished_lines(generator: Generator) -> None:
 def test_only_valid_records_count_as_completions(generator: Generator) -> None:
     several = SamplingParams(n=3, max_tokens=2)
     records = [record(1, 3, several), record(2, 3), BadRecord(3, None, "bad"), record(4, 64)]
-    runner = RecordRunner(generator, records, None, chunk_size=9, cancelled=lambda: False)
+    runner = RecordRunner(generator, records, chunk_size=9, cancelled=lambda: False)
     assert runner.num_completions == 4
     (lines,) = runner.run(lambda deltas: None)
     assert len(lines[0]["outputs"]) == 3
