@@ -197,7 +197,7 @@ class _Writer:
         self._start = self._tokenizer.encode("") or [self._ends[0] if begin is None else begin]
         self._stop: dict[str, Any] = {}  # what ends a user's turn besides the end of text
         if self._chat is not None:
-            rendered = self._chat.render([{"role": "user", "content": _MARK}])
+            rendered = self._chat.encode([{"role": "user", "content": _MARK}]).text
             before, _, after = rendered.partition(_MARK)
             self._start = self._encode(before.rstrip(" ")) or self._start
             after = after.strip().partition("\n")[0]

@@ -127,39 +127,24 @@ class ChatTemplate:
         """End the processes that render; later calls raise ClosedError. From any thread."""
         self._processes.close()
 
-    def render(
-        self,
-        messages: Iterable[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Return the text of a chat, with special tokens as the messages spell them.
-
-        ``add_generation_prompt``: the text ends where the assistant's answer begins.
-        ``chat_template_kwargs``: variables of the template, for example ``enable_thinking``. Raises
-        UsageError for messages that are not allowed, or that the template refuses.
-        """
-        checked = checked_messages(messages)
-        return self._render(checked, self._checked(chat_template_kwargs), add_generation_prompt)
-
     def encode(
         self,
         messages: Iterable[Mapping[str, Any]],
         *,
         special_tokens: SpecialTokens = "escape",
-        add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> ChatPrompt:
-        """Return the text and the tokens of a chat; raises as `render`.
+        """Return the text and the tokens of a chat, up to where the answer begins.
 
         With "escape", a special token that a message spells is read as ordinary text, so that a
         message can't end its turn and begin another's; with "allow" it becomes that token. With
         ``continue_final_message`` the text ends within the last message, which is the beginning of
-        the answer. Without it, a chat to answer may not end in an answer. A chat that must have
-        more than ``max_tokens`` tokens is refused before it is tokenized.
+        the answer. Without it, a chat may not end in an answer. ``chat_template_kwargs``: variables
+        of the template, for example ``enable_thinking``. A chat that must have more than
+        ``max_tokens`` tokens is refused before it is tokenized. Raises UsageError for messages that
+        are not allowed, or that the template refuses.
         """
         checked = checked_messages(messages)
         variables = self._checked(chat_template_kwargs)
@@ -168,7 +153,7 @@ class ChatTemplate:
             raise _refusal(
                 "do not end in a text of the assistant, which continue_final_message continues"
             )
-        if is_answered and add_generation_prompt and not continue_final_message:
+        if is_answered and not continue_final_message:
             raise _refusal(
                 "end in a message of the assistant; continue it by continue_final_message, or end "
                 "in a message of the user"
@@ -180,7 +165,7 @@ class ChatTemplate:
         if continue_final_message:
             rendered = self._render_open(checked, variables)
         else:
-            rendered = self._render(checked, variables, add_generation_prompt)
+            rendered = self._render(checked, variables, True)
         return self._encoded(rendered, max_tokens)
 
     def encode_answered(
