@@ -45,11 +45,11 @@ class AsyncEngine(EngineService):
         with ExitStack() as held:
             held.callback(generator.close)
             super().__init__(InputProcessor.of_generator(generator, options), options.max_waiting)
-            self._generator = generator
+            self.generator = generator  # busy while this engine is open
             self._batch = held.enter_context(generator.running_batch(options))
-            self._loop = EngineLoop(self._batch, generator.model.num_layers, self._requests.take)
+            self._loop = EngineLoop(self._batch, generator.model.num_layers, self.requests.take)
             self._held = held.pop_all()
-        self._requests.connect(self._loop.send)
+        self.requests.connect(self._loop.send)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()
 
@@ -73,11 +73,6 @@ class AsyncEngine(EngineService):
         finally:
             await asyncio.to_thread(engine.close)
 
-    @property
-    def generator(self) -> Generator:
-        """The generator with model, tokenizer and bundle; it is busy while this engine is open."""
-        return self._generator
-
     @override
     def require_possible(self, served: ServedRequest) -> None:
         self._loop.require_possible(served)
@@ -86,13 +81,13 @@ class AsyncEngine(EngineService):
     def stats(self) -> EngineStats:
         # A request that has not reached the engine yet counts as waiting.
         self.require_home()
-        return replace(self._batch.stats(), waiting=self._requests.waiting)
+        return replace(self._batch.stats(), waiting=self.requests.waiting)
 
     @override
     def close(self) -> None:
-        if self._requests.home.is_left:
+        if self.requests.home.is_left:
             return
-        self._requests.refuse("is closed")
+        self.requests.refuse("is closed")
         self._loop.stop()
         self._thread.join()
         self._held.close()
@@ -104,9 +99,9 @@ class AsyncEngine(EngineService):
         except Exception as error:
             if not isinstance(error, ClosedError):  # raised if the generator or interpreter closes
                 _LOGGER.exception("the engine's thread has failed")
-            self._requests.fail(str(error), error)
+            self.requests.fail(str(error), error)
         else:
-            self._requests.end_all(ClosedError("AsyncEngine", "was closed"))
+            self.requests.end_all(ClosedError("AsyncEngine", "was closed"))
 
 
 def open_warm(path: str | Path, options: OpenOptions) -> Generator:

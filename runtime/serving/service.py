@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from concurrent.futures import Future
 from typing import TypedDict, Unpack
 
 from ..drafting.resolver import wants_drafts
@@ -33,18 +32,18 @@ class EngineService(ABC):
 
     `AsyncEngine` runs it in a thread, `ProcessEngine` in a process. Only the process that opened it
     can use it: in a forked child its methods raise SkipDecError.
+
+    ``inputs`` reads and checks requests with the bundle's model, tokenizer and schedules, and
+    ``requests`` holds those that have not ended. ``failure`` is done, with the reason, once the
+    engine has failed for good. All three may be used from any thread.
     """
 
     def __init__(
         self, inputs: InputProcessor, max_waiting: int, suspects: Suspects | None = None
     ) -> None:
-        self._inputs = inputs
-        self._requests = RequestQueue(type(self).__name__, max_waiting, suspects)
-
-    @property
-    def inputs(self) -> InputProcessor:
-        """Reads and checks requests with the bundle's model, tokenizer and schedules."""
-        return self._inputs
+        self.inputs = inputs
+        self.requests = RequestQueue(type(self).__name__, max_waiting, suspects)
+        self.failure = self.requests.failure
 
     @property
     def refusal(self) -> str | None:
@@ -52,7 +51,7 @@ class EngineService(ABC):
 
         Messages put the name of the engine before it.
         """
-        return self._requests.refusal
+        return self.requests.refusal
 
     @property
     def unready(self) -> str | None:
@@ -60,19 +59,9 @@ class EngineService(ABC):
         return self.refusal
 
     @property
-    def failure(self) -> Future[str]:
-        """Done, with the reason, once it has failed for good; from any thread."""
-        return self._requests.failure
-
-    @property
     def seconds_in_step(self) -> float:
         """Seconds since a busy engine last ended a step or a scored text; 0.0 if it is idle."""
-        return self._requests.seconds_silent
-
-    @property
-    def requests(self) -> RequestQueue:
-        """The requests that have not ended."""
-        return self._requests
+        return self.requests.seconds_silent
 
     @abstractmethod
     def require_possible(self, served: ServedRequest) -> None:
@@ -80,11 +69,11 @@ class EngineService(ABC):
 
     def require_home(self) -> None:
         """Raise SkipDecError in a forked child, where no thread would answer."""
-        self._requests.home.require()
+        self.requests.home.require()
 
     def start(self, served: ServedRequest) -> RequestStream:
         """Queue a request that `InputProcessor.prepare` made and return its stream."""
-        stream = RequestStream(served, self._inputs.model.num_layers)
+        stream = RequestStream(served, self.inputs.model.num_layers)
         self._enter(stream)
         return stream
 
@@ -184,7 +173,7 @@ class EngineService(ABC):
     async def abort(self, request_id: str) -> None:
         """End a request, if it has not ended; does nothing for an unknown one."""
         self.require_home()
-        self._requests.cancel(request_id, "cancelled")
+        self.requests.cancel(request_id, "cancelled")
 
     @abstractmethod
     def stats(self) -> EngineStats:
@@ -205,12 +194,8 @@ class EngineService(ABC):
         """
         self.require_home()
         require_time("timeout", timeout)
-        self._requests.refuse("is draining")
-        return await self._requests.wait_until_idle(timeout)
-
-    def end_all(self, error: Exception) -> None:
-        """End every open request with ``error`` without waiting for the engine, then close."""
-        self._requests.end_all(error)
+        self.requests.refuse("is draining")
+        return await self.requests.wait_until_idle(timeout)
 
     @abstractmethod
     def close(self) -> None:
@@ -222,4 +207,4 @@ class EngineService(ABC):
     def _enter(self, pending: PendingRequest) -> None:
         self.require_home()
         self.require_possible(pending.served)
-        self._requests.admit(pending, self.seconds_until_room)
+        self.requests.admit(pending, self.seconds_until_room)

@@ -175,7 +175,7 @@ class HttpServer:
             SERVER.warning("%d texts had not ended in time and are cut", models.num_running)
             cut = ClosedError("server", "the server was shut down before the text had ended")
             for engine in engines:
-                engine.end_all(cut)
+                engine.requests.end_all(cut)
 
 
 class _Uvicorn(uvicorn.Server):

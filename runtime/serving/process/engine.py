@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,16 +41,15 @@ class ProcessEngine(EngineService):
         inputs: InputProcessor,
         policy: RestartPolicy | None = None,
     ) -> None:
-        """Start the worker; `loaded` is done once it accepts requests. ``inputs``: its bundle's."""
+        """Start the worker; ``inputs`` are its bundle's.
+
+        `loaded` is done once it accepts requests, and has the exception if that fails.
+        """
         policy = policy or RestartPolicy()
         super().__init__(inputs, settings.max_waiting, Suspects(policy.poison_timeout))
         self._settings = settings
-        self._supervisor = WorkerSupervisor(settings, policy, self._requests, inputs.digest)
-
-    @property
-    def loaded(self) -> Future[None]:
-        """Done once the first worker accepts requests; has the exception if that fails."""
-        return self._supervisor.loaded
+        self._supervisor = WorkerSupervisor(settings, policy, self.requests, inputs.digest)
+        self.loaded = self._supervisor.loaded
 
     @classmethod
     @asynccontextmanager
@@ -96,7 +94,7 @@ class ProcessEngine(EngineService):
     @property
     @override
     def unready(self) -> str | None:
-        if self.refusal is None and not self._requests.is_connected:
+        if self.refusal is None and not self.requests.is_connected:
             return "is loading again, its worker died" if self.loaded.done() else "is loading"
         return self.refusal
 
@@ -114,18 +112,18 @@ class ProcessEngine(EngineService):
         if memory is None:
             request.require_rows(self._settings.max_batch_size)
         else:
-            request.require_possible(memory, served.exit_schedule(self._inputs.model.num_layers))
+            request.require_possible(memory, served.exit_schedule(self.inputs.model.num_layers))
 
     @override
     def stats(self) -> EngineStats:
         self.require_home()
-        return replace(self._supervisor.stats(), waiting=self._requests.waiting)
+        return replace(self._supervisor.stats(), waiting=self.requests.waiting)
 
     @override
     def close(self) -> None:
-        if self._requests.home.is_left:
+        if self.requests.home.is_left:
             return
-        self._requests.refuse("is closed")
-        self._inputs.close()
+        self.requests.refuse("is closed")
+        self.inputs.close()
         self._supervisor.close()
-        self._requests.end_all(ClosedError("ProcessEngine", "was closed"))
+        self.requests.end_all(ClosedError("ProcessEngine", "was closed"))

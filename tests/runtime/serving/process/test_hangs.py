@@ -97,7 +97,7 @@ def test_requests_of_a_hung_worker_can_be_ended(bundle: Path) -> None:
                 while engine.requests.waiting < 2:
                     await asyncio.sleep(0)
                 assert not await engine.drain(timeout=0.01)
-                engine.end_all(ClosedError("test", "is over"))
+                engine.requests.end_all(ClosedError("test", "is over"))
                 assert await engine.drain(timeout=60)
                 for waiting in (stream.output(), scoring):
                     with pytest.raises(ClosedError, match="is over"):
