@@ -216,13 +216,12 @@ class BatchScoring:
         return self._turns.is_due(counters.text_seconds, counters.steps, running=running)
 
     def fits(self, request: ScoreRequest) -> bool:
-        """Return whether `run` would find memory for a text, or could never find it."""
-        needed, limit = self._scorer.nbytes(request), self._pool.limit
+        """Return whether `run` would find memory for a text that `check` accepted."""
         in_use = self._pool.in_use_bytes - self._slots.prefix_bytes
-        return needed > limit or in_use + needed <= limit
+        return in_use + self._scorer.nbytes(request) <= self._pool.limit
 
     def run(self, request: ScoreRequest, schedule: ExitSchedule, start: float) -> ScoreOutput:
-        """Score a text that has waited since ``start``; call it between two steps.
+        """Score a text that has waited since ``start``; call it between two steps, after `check`.
 
         Raises SkipDecError if an engine fails or its logits are invalid, CapacityError if memory is
         short, and ClosedError if the generator was closed.
@@ -230,7 +229,6 @@ class BatchScoring:
         counters, begun = self._counters, perf_counter()
         counters.submitted += 1
         try:
-            self.check(request)
             self._slots.give_up_prefixes(self._scorer.nbytes(request))
             output = self._scorer.score(request, schedule, start)
         except Exception:
