@@ -73,7 +73,7 @@ def test_index_of_share_matches_a_running_sum(
     random = np.random.default_rng(seed)
     array = random.random(size, np.float32) * (random.random(size) >= zeros)
     array[random.integers(size)] = 0.5  # at least one
-    index = index_of_share(array, share, side="right")
+    index = index_of_share(array, share)
     sums = np.cumsum(array, dtype=np.float64)
     margin = 1e-12 * sums[-1]
     assert array[index] > 0
