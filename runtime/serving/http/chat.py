@@ -95,7 +95,8 @@ class ChatRequest(TextRequest):
     content_forms: ClassVar[str] = _FORMS
 
     @override
-    def _own_problems(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.add_generation_prompt is self.continue_final_message:
             yield (
                 f"`add_generation_prompt` is {self.add_generation_prompt}; allowed: true, or false "

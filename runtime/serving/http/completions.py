@@ -69,9 +69,8 @@ async def read_request(
         problem = f"the body has the Content-Encoding {shown(encoding)}; send plain JSON"
         raise ApiError(415, problem, headers={"Accept-Encoding": "identity"})
     content = await _read_body(request, config.read_timeout)
-    is_short = is_small(content)
-    parse = kind.parse
-    beside = partial(run_beside, request, models, record)
+    is_short, parse = is_small(content), kind.parse
+    beside = partial(run_beside, request, models)
     body = parse(content) if is_short else await beside(models.preparation, partial(parse, content))
     model = models.named(body.model)
     record.model, record.schedule, record.prompts = model.name, body.schedule, len(body.prompts)
@@ -90,7 +89,6 @@ async def read_request(
 async def run_beside(
     request: HttpRequest,
     models: ServedModels,
-    record: RequestRecord,
     threads: ThreadPoolExecutor,
     call: Callable[[], Made],
 ) -> Made:
@@ -98,6 +96,7 @@ async def run_beside(
 
     Raises ApiError 499, which nobody receives, if the client disconnects, and what ``call`` raises.
     """
+    record = RequestRecord.of(request.scope)
     made = asyncio.get_running_loop().run_in_executor(threads, _detached, call)
     async with models.running_for(request.receive, record, [made]):
         try:

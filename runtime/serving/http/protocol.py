@@ -234,7 +234,6 @@ class TextRequest(SamplingParams):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        yield from self._own_problems()
         if any(len(text) > MAX_STOP_CHARACTERS for text in self.stop):
             yield f"`stop` is {shown(list(self.stop))}; allowed: {_STOP}"
         options = self.stream_options or {}
@@ -244,10 +243,6 @@ class TextRequest(SamplingParams):
         if unknown := wanted - {"include_usage"}:
             yield f"`stream_options` has {', '.join(sorted(unknown)):.80}; allowed: include_usage"
         yield from field_problems("draft", wants_drafts, self.draft)
-
-    def _own_problems(self) -> Iterator[str]:
-        """Yield the problems of fields that only this kind of body has."""
-        yield from ()
 
     @property
     @abstractmethod
@@ -324,7 +319,8 @@ class CompletionRequest(TextRequest):
     echo: bool = Field(default=False, description="true: the prompt's text comes first")
 
     @override
-    def _own_problems(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         yield from self._scoring_problems()
         yield from self._prompt_problems()
         if self.best_of not in (None, self.n):

@@ -31,10 +31,8 @@ async def scored_answer(
 
     Raises ApiError, and what `EngineService.score` raises.
     """
-    record, head = (
-        RequestRecord.of(request.scope),
-        answer_head(model, TextAnswer.id_prefix, TextAnswer.kind),
-    )
+    record = RequestRecord.of(request.scope)
+    head = answer_head(model, TextAnswer.id_prefix, TextAnswer.kind)
     tasks = list[asyncio.Task[ScoreOutput]]()
     async with models.running_for(request.receive, record, tasks):
         for one in prepared:

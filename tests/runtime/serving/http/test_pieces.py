@@ -74,16 +74,18 @@ def test_long_answers_equal_short_ones(server: Running) -> None:
 
 
 def test_a_client_that_disconnects_as_its_request_is_ready_is_not_served() -> None:
-    record = RequestRecord("", "POST", "/", 0.0, 0)
+    scope = {"method": "POST", "path": "/"}
+    record = RequestRecord.begin(scope, "")
 
     @asynccontextmanager
     async def running_for(*_: object) -> AsyncIterator[None]:
         yield
         record.disconnected = True
 
-    request, models = SimpleNamespace(receive=None), SimpleNamespace(running_for=running_for)
+    request = SimpleNamespace(receive=None, scope=scope)
+    models = SimpleNamespace(running_for=running_for)
     with ThreadPoolExecutor(1) as threads, pytest.raises(ApiError, match="the client went"):
-        asyncio.run(run_beside(request, models, record, threads, int))  # type: ignore[arg-type]
+        asyncio.run(run_beside(request, models, threads, int))  # type: ignore[arg-type]
 
 
 def test_deltas_a_slow_client_has_not_read_become_several_events() -> None:
