@@ -70,12 +70,7 @@ class ServeOptions(ValidatedConfig):
 
         return {
             bundle.name: WorkerSettings(
-                **{
-                    **dict(self.opening),
-                    "path": bundle.path,
-                    "worker": index,
-                    "workers": len(bundles),
-                }
+                path=bundle.path, worker=index, workers=len(bundles), **dict(self.opening)
             )
             for index, bundle in enumerate(bundles)
         }
