@@ -104,16 +104,28 @@ def _rendered(template: Any, now: str, variables: dict[str, Any]) -> tuple[bytes
 
 def _environment() -> Any:  # noqa: ANN401
     """Return Jinja as transformers configures it for chat templates."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment: Any = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation()]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {
+        "raise_exception": _raise_exception,
+        "strftime_now": lambda form: environment.now.strftime(form),
+        "dict": _Dictionary(),
+        "namespace": _public_namespace(),
+    }
+    return environment
+
+
+def _generation() -> Any:  # noqa: ANN401  (a class)
+    """Return ``{% generation %}``, which marks text to train and renders its content."""
     from jinja2 import nodes
-    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension
     from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import Namespace
 
     class Generation(Extension):
-        """``{% generation %}``, with which templates mark text to train; it renders its content."""
-
         tags = {"generation"}  # noqa: RUF012  (as Jinja declares it)
 
         def parse(self, parser: Parser) -> nodes.Node:
@@ -125,9 +137,15 @@ def _environment() -> Any:  # noqa: ANN401
             """Return the content."""
             return caller()
 
-    class PublicNamespace(Namespace):
-        """Jinja's namespace without names that begin with an underscore."""
+    return Generation
 
+
+def _public_namespace() -> Any:  # noqa: ANN401  (a class)
+    """Return Jinja's namespace without names that begin with an underscore."""
+    from jinja2.exceptions import SecurityError
+    from jinja2.utils import Namespace
+
+    class PublicNamespace(Namespace):
         def __init__(*args: Any, **names: Any) -> None:  # noqa: ANN401  (`self` may be a name)
             for name in dict(*args[1:], **names):
                 require_public(name)
@@ -137,37 +155,25 @@ def _environment() -> Any:  # noqa: ANN401
             require_public(name)
             super().__setitem__(name, value)
 
-    class Dictionary:
-        """``dict`` as a function, and its ``fromkeys``."""
-
-        def __call__(self, *args: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401
-            return dict(*args, **names)
-
-        def fromkeys(self, *args: Any) -> dict[Any, Any]:  # noqa: ANN401
-            return dict.fromkeys(*args)
-
     def require_public(name: object) -> None:
         if str(name).startswith("_"):
             raise SecurityError(f"a namespace has no name {name!r:.80}")
 
-    def raise_exception(message: object) -> None:
-        raise _Refusal(str(message))
+    return PublicNamespace
 
-    def strftime_now(form: str) -> str:
-        now: datetime = environment.now  # type: ignore[attr-defined]
-        return now.strftime(form)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {
-        "raise_exception": raise_exception,
-        "strftime_now": strftime_now,
-        "dict": Dictionary(),
-        "namespace": PublicNamespace,
-    }
-    return environment
+class _Dictionary:
+    """``dict`` as a function, and its ``fromkeys``."""
+
+    def __call__(self, *args: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401
+        return dict(*args, **names)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:  # noqa: ANN401
+        return dict.fromkeys(*args)
+
+
+def _raise_exception(message: object) -> None:
+    raise _Refusal(str(message))
 
 
 def _to_json(
