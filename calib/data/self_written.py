@@ -13,7 +13,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +31,6 @@ from ...exporter.verification.answers import repeats_itself
 from ...runtime.generator import Generator
 from ...runtime.tokens.outputs import CompletionOutput, StreamDelta
 from ...runtime.tokens.sampling import SamplingParams
-from ...runtime.tokens.tokenizer import Tokenizer
 from .chats import read_conversation
 from .data import DataConfig, Example, load_examples
 from .own_texts import OwnTexts, Text
@@ -50,27 +49,14 @@ _LOOP_TOKENS = 16  # that repeat a passage at the end
 _GRAM = 4  # tokens
 
 
-def require_room(max_length: int, tokenizer: Tokenizer, end_token_ids: Sequence[int]) -> None:
-    """Raise UsageError if no text fits into ``max_length`` or the template refuses chats."""
-    if tokenizer.chat is None:
-        least = 2 + max(1, len(tokenizer.encode("")))
-    else:
-        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        answered = tokenizer.chat.encode_answered(chat, end_token_ids)
-        least = 2 * len(answered.prompt.token_ids) + 2  # half is reserved for the user's turn
-    if max_length < least:
-        raise UsageError(
-            "max_length", f"is {max_length}; allowed: {least} or more, for texts with any content"
-        )
-
-
 def own_examples(
     texts: OwnTexts, work: Path, *, may_use_gpu: bool, events: Events
 ) -> list[Example]:
     """Return the texts that a model writes itself, after writing those that are missing.
 
     ``work`` is the directory of the engines that write them. Raises UsageError for a model that has
-    no chat template but was tuned with a prompt template, and the errors of `write_own_texts`.
+    no chat template but was tuned with a prompt template, and for a maximum length that leaves no
+    room for a text, and the errors of `write_own_texts`.
     """
     template = texts.checkpoint.prompt_template
     if texts.checkpoint.chat is None and template is not None:
@@ -81,12 +67,30 @@ def own_examples(
         )
     kept, size = texts.read()
     if len(kept) < texts.count:
+        _require_room(texts)
         write_own_texts(texts, work, on_gpu=may_use_gpu and _has_gpu(events), events=events)
     elif size < texts.path.stat().st_size:  # a run was killed while it wrote a line
         with WriterLock(texts.path):
             os.truncate(texts.path, texts.read()[1])
     events.stage("reading texts", 1)
     return load_examples(DataConfig(path=texts.path))[: texts.count]
+
+
+def _require_room(texts: OwnTexts) -> None:
+    """Raise UsageError if no text fits into ``max_length`` or the template refuses chats."""
+    with closing(texts.checkpoint.open_tokenizer()) as tokenizer:
+        if tokenizer.chat is None:
+            least = 2 + max(1, len(tokenizer.encode("")))
+        else:
+            chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            ends = texts.checkpoint.model.end_token_ids
+            answered = tokenizer.chat.encode_answered(chat, ends)
+            least = 2 * len(answered.prompt.token_ids) + 2  # half is reserved for the user's turn
+    if texts.max_length < least:
+        raise UsageError(
+            "max_length",
+            f"is {texts.max_length}; allowed: {least} or more, for texts with any content",
+        )
 
 
 def _has_gpu(events: Events) -> bool:

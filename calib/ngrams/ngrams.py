@@ -16,7 +16,7 @@ from ...runtime.drafting.known_ngrams import count_ngrams, ngrams_json
 from ..data.data import Example, load_examples
 from ..data.lengths import opened_length, text_length
 from ..data.own_texts import OwnTexts, own_texts_path
-from ..data.self_written import own_examples, require_room
+from ..data.self_written import own_examples
 from ..data.tokenised import ExampleEncoder, tokenise
 from .config import NGramsConfig
 
@@ -51,7 +51,6 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
         model = checkpoint.model
         longest = text_length(config.max_length, config.data, model)
         if examples is None:
-            require_room(longest, tokenizer, model.end_token_ids)
             examples = _own_examples(config, checkpoint, longest, events)
         encoder = ExampleEncoder.of(model, tokenizer, config.data, checkpoint.prompt_template)
         data = tokenise(examples, replace(encoder, max_length=longest))

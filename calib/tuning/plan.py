@@ -20,7 +20,7 @@ from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.lengths import text_length
 from ..data.own_texts import OwnTexts, own_texts_path
-from ..data.self_written import own_examples, require_room
+from ..data.self_written import own_examples
 from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
 from .draft import layers_read, layers_run
@@ -123,9 +123,13 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         raise problems.error()
     events.advance("model")
     longest = problems.attempt(text_length, config.max_length, config.data, start.spec)
+    layers_used = problems.attempt(_layers_used, config, start.spec.num_layers)
+    texts = (config.schedule or FULL, *config.mixture)
+    for text in texts:  # at the longest horizon; that of the data is known only once it is read
+        problems.attempt(_parse, text, start, start.spec.max_seq_len)
     if is_own:
-        _check_before_writing(config, start, longest, problems)
-        assert longest is not None
+        if longest is None or problems.errors:
+            raise problems.error()
         examples = _own_examples(config, start, longest, directories, events)
         if config.validation is None:
             rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
@@ -138,29 +142,23 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         read = ((config.data, examples), (config.validation or config.data, held_out))
         data, validation = _tokenise(read, start, longest, began, problems)
     events.advance("tokens")
-    # If the data are invalid, use the maximum, which rejects the fewest schedules.
-    horizon = start.spec.max_seq_len if data is None else data.median_completion
-    text = config.schedule or FULL
-    schedule = problems.attempt(_parse, text, start, horizon)
-    drafts = problems.attempt(_layers_used, config, start.spec.num_layers)
-    mixture = [problems.attempt(_parse, text, start, horizon) for text in config.mixture]
-    if schedule is None or data is None or drafts is None or problems.errors:
+    if data is None or layers_used is None or problems.errors:
         raise problems.error()
+    horizon = data.median_completion
+    schedule, *mixture = (_parse(text, start, horizon) for text in texts)
     return TuningPlan(
         config=config,
         directories=directories,
         start=start,
         schedule=schedule,
-        horizon_is_median=_parse(text, start, horizon + 1) != schedule,
-        schedules=step_schedules(
-            schedule, [parsed for parsed in mixture if parsed is not None], config.seed
-        ),
+        horizon_is_median=_parse(texts[0], start, horizon + 1) != schedule,
+        schedules=step_schedules(schedule, mixture, config.seed),
         data=data,
         validation=validation,
         resumed=resumed,
         began=began,
         warnings=tuple(_warnings(config, data, validation, resumed)),
-        layers_used=drafts,
+        layers_used=layers_used,
     )
 
 
@@ -210,20 +208,6 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
     if config.validation is None:
         return None
     return load_examples(config.validation)[:VALIDATION_EXAMPLES]
-
-
-def _check_before_writing(
-    config: TuneConfig, start: StartModel, longest: int | None, problems: Problems
-) -> None:
-    """Raise problems that don't depend on the data, before the model takes hours to write it."""
-    for text in (config.schedule or FULL, *config.mixture):
-        problems.attempt(_parse, text, start, start.spec.max_seq_len)
-    problems.attempt(_layers_used, config, start.spec.num_layers)
-    if longest is not None:
-        with closing(start.open_tokenizer()) as tokenizer:
-            problems.attempt(require_room, longest, tokenizer, start.spec.end_token_ids)
-    if problems.errors:
-        raise problems.error()
 
 
 def _own_examples(
