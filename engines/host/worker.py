@@ -68,25 +68,12 @@ class WorkerCrashError(Exception):
         return f"{problem}\n{self.output}" if self.output else problem
 
 
-def run_worker(
-    module: str, arguments: Sequence[str], request: str, on_progress: Callable[[Any], None]
-) -> Any:  # noqa: ANN401  (any JSON value)
-    """Run ``python -m module`` on ``request`` and return the content of its report.
-
-    ``on_progress`` receives the content of each progress line. Raises the worker's SkipDecError or
-    OSError, or WorkerCrashError. An exception in the parent, including KeyboardInterrupt, kills the
-    worker.
-    """
-    with Worker(module, arguments) as worker:
-        return worker.run(request, on_progress)
-
-
 class Worker:
     """A started ``python -m module``, which imports its dependencies before it gets a request.
 
-    ``environment`` is added to this process's. Leaving the context without a report kills the
-    process, as does the end of the thread that made it. One that exceeds its ``limits`` ends in a
-    WorkerCrashError that names the limit.
+    ``environment`` is added to this process's. Leaving the context without a report, also by an
+    exception such as KeyboardInterrupt, kills the process, as does the end of the thread that made
+    it. One that exceeds its ``limits`` ends in a WorkerCrashError that names the limit.
     """
 
     def __init__(
@@ -122,7 +109,11 @@ class Worker:
             pass
 
     def run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
-        """Send the one request and return the content of its report, as ``run_worker`` does."""
+        """Send the one request and return the content of its report, any JSON value.
+
+        ``on_progress`` receives the content of each progress line. Raises the worker's SkipDecError
+        or OSError, or WorkerCrashError.
+        """
         if self._limits is None:
             return self._run(request, on_progress)
         timer = threading.Timer(self._limits.wall, self._expire)

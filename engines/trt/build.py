@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import EngineBuildError, EnvironmentMismatchError
 from ..host.gpus import survey_gpus
 from ..host.signals import signal_name
-from ..host.worker import WorkerCrashError, run_worker
+from ..host.worker import Worker, WorkerCrashError
 from ..manifest import TensorSpec
 from .library import TensorRtTarget, load_library
 
@@ -125,7 +125,8 @@ def build_plan(
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         plan = Path(directory) / output.name
         try:
-            report = run_worker(_WORKER, [str(plan)], request.model_dump_json(), forward)
+            with Worker(_WORKER, [str(plan)]) as worker:
+                report = worker.run(request.model_dump_json(), forward)
         except WorkerCrashError as crash:
             raise _crashed(request.engine, crash) from None
         plan.replace(output)
