@@ -74,7 +74,6 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     fresh = parse_tokenizer(files[TOKENIZER_NAME], None, name)
     document = fresh_document(sizes, fresh.vocab_size)
     spec = model_spec(document, name, opened_length(config.max_length))
-    tuning_family(spec.family)  # refuses other families
     return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
 
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import onnx
 
-from ...engines.backends.session import open_backend
+from ...engines.backends.session import EngineBackend, open_backend
 from ...engines.bundle import EngineBundle
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
@@ -37,7 +37,7 @@ from .identity import (
     loaded_bytes,
     reference_bytes,
 )
-from .plans import PlanRunner, plan_runner, plans
+from .plans import plan_backend, plan_calls, plans
 from .questions import affordable, asked_questions, compare_answers
 from .reference import Reference, ReferenceBuilder
 from .report import EngineCheck, TokenCheck, VerificationReport, VerificationRequest
@@ -142,7 +142,8 @@ class Verification:
             None if draft is None else Reference(draft.model, self._precision, draft.reader, form)
         )
         self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else manifest.target)
-        self._plans = plan_runner(bundle) if self._is_compiled else None
+        # Runs plans; without it, the reason.
+        self._gpu, self._no_gpu = plan_backend(bundle) if self._is_compiled else (None, "")
         self._events = events
 
     def __enter__(self) -> Self:
@@ -151,8 +152,8 @@ class Verification:
 
     def __exit__(self, *_: object) -> None:
         """Close the backends."""
-        if isinstance(self._plans, PlanRunner):
-            self._plans.backend.close()
+        if self._gpu is not None:
+            self._gpu.close()
         self._cpu.close()
 
     def notes(self) -> tuple[str, ...]:
@@ -161,8 +162,8 @@ class Verification:
             is_skipped = self._bundle.manifest.trained_draft is not None and self._draft is None
             return (*((_UNCOMPARED_DRAFT,) if is_skipped else ()), *self._unasked)
         notes = [*self._unasked]
-        if not isinstance(self._plans, PlanRunner):
-            notes.append(f"plans were built, not run: {self._plans}")
+        if self._gpu is None:
+            notes.append(f"plans were built, not run: {self._no_gpu}")
             if not self._is_float:
                 notes.append("quantised weights were not compared: canonical engines have floats")
             if self._runs_canonical:
@@ -195,9 +196,9 @@ class Verification:
             for spec in manifest.canonical
         ]
         jobs = canonical
-        if isinstance(self._plans, PlanRunner):
+        if self._gpu is not None:
             jobs = canonical + [
-                (name, partial(self._check_plan, self._plans, spec, bucket))
+                (name, partial(self._check_plan, self._gpu, spec, bucket))
                 for name, spec, bucket in plans(self._bundle)
             ]
         elif not self._is_compiled:
@@ -274,12 +275,12 @@ class Verification:
         return graph_tensors(self._bundle.locate(spec.graph).parent, self._graphs[spec.graph])
 
     def _check_plan(
-        self, runner: PlanRunner, spec: EngineSpec, bucket: KVBucket | None
+        self, gpu: EngineBackend, spec: EngineSpec, bucket: KVBucket | None
     ) -> EngineCheck:
         """Check a plan on its GPU; its weights can't be read back."""
         return check_engine(
             spec,
-            runner.load(spec, bucket),
+            plan_calls(self._bundle, gpu, spec, bucket),
             ModuleCalls(ReferenceBuilder(self._quantized, spec.kind, spec.layer_index).filled()),
             self._model,
             self._tolerance(plan_tolerance(self._precision, spec.kind)),
@@ -298,7 +299,7 @@ class Verification:
         time, read random tokens. Plans generate on their GPU; without it, canonical engines read.
         Returns None if nothing can run.
         """
-        runs_plans = isinstance(self._plans, PlanRunner)
+        runs_plans = self._gpu is not None
         if self._is_compiled and not runs_plans and not self._runs_canonical:
             return None
         start = process_time()
@@ -327,9 +328,8 @@ class Verification:
     @property
     def _generates(self) -> bool:
         """Return True if the bundle can generate here, with all of its engines loaded."""
-        runs_plans = isinstance(self._plans, PlanRunner)
         fits_here = loaded_bytes(self._bundle) <= self._memory and not self._is_compiled
-        return (runs_plans or fits_here) and self._model.max_seq_len > 1
+        return (self._gpu is not None or fits_here) and self._model.max_seq_len > 1
 
     def check_answers(self) -> AnswerCheck | None:
         """Compare answers to built-in questions with those at full precision.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -156,33 +155,31 @@ def _pieces(total: int, longest: int) -> list[slice]:
     return [slice(start, min(start + longest, total)) for start in range(0, total, longest)]
 
 
-@dataclass(frozen=True)
-class PlanRunner:
-    """A GPU backend with the library for which the plans were built; the caller closes it."""
+def plan_backend(bundle: EngineBundle) -> tuple[EngineBackend | None, str]:
+    """Return a backend that runs the bundle's plans on this machine, which the caller closes.
 
-    bundle: EngineBundle
-    backend: EngineBackend
-
-    def load(self, spec: EngineSpec, bucket: KVBucket | None) -> EngineCalls:
-        """Return one plan, ready to be called."""
-        build = self.bundle.manifest.build
-        assert build is not None
-        session = self.backend.load(self.bundle, spec, bucket)
-        return DeviceCalls(session, cast(DeviceMemory, self.backend.memory), build, bucket)
-
-
-def plan_runner(bundle: EngineBundle) -> PlanRunner | str:
-    """Return a runner of the bundle's plans on this machine, or the reason why there is none."""
+    If there is none, return None and the reason.
+    """
     try:
         backend = open_backend(bundle.manifest.target)
     except EnvironmentMismatchError as error:
-        return error.problems[0] if survey_gpus().gpus else "no GPU here"
+        return None, error.problems[0] if survey_gpus().gpus else "no GPU here"
     try:
         backend.load(bundle, bundle.manifest.embed)
     except EnvironmentMismatchError as error:
         backend.close()
-        return error.problems[0]
-    return PlanRunner(bundle, backend)
+        return None, error.problems[0]
+    return backend, ""
+
+
+def plan_calls(
+    bundle: EngineBundle, backend: EngineBackend, spec: EngineSpec, bucket: KVBucket | None
+) -> EngineCalls:
+    """Return one plan, ready to be called."""
+    build = bundle.manifest.build
+    assert build is not None
+    session = backend.load(bundle, spec, bucket)
+    return DeviceCalls(session, cast(DeviceMemory, backend.memory), build, bucket)
 
 
 def plans(bundle: EngineBundle) -> list[tuple[str, EngineSpec, KVBucket | None]]:
