@@ -125,7 +125,7 @@ class _Routes:
 
     async def list_models(self, request: Request) -> Response:
         """List what is served."""
-        listed = [_model_document(model) for model in self._models.values()]
+        listed = [_model_document(model) for model in self._models.loaded.values()]
         return JSONResponse({"object": "list", "data": listed})
 
     async def show_model(self, request: Request, name: str) -> Response:
@@ -134,7 +134,7 @@ class _Routes:
 
     async def list_schedules(self, request: Request) -> Response:
         """List the exit schedules that a request may ask for, with the layers of each token."""
-        listed = [_schedules_document(model) for model in self._models.values()]
+        listed = [_schedules_document(model) for model in self._models.loaded.values()]
         return JSONResponse({"object": "list", "data": listed})
 
     async def live(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -136,8 +136,8 @@ class ServedModel:
 Texts = Collection[RequestStream | asyncio.Future[Any]]  # one request's texts, or their preparation
 
 
-class ServedModels(Mapping[str, ServedModel]):
-    """The served models by name; it fills while bundles load, and is drained at the end."""
+class ServedModels:
+    """The models to serve by ``names``, of which those in ``loaded`` accept requests."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Raise UsageError for a name of two bundles, and for one that no answer could contain."""
@@ -155,27 +155,14 @@ class ServedModels(Mapping[str, ServedModel]):
         # Parses long bodies and tokenizes long prompts; finished answers never wait for it.
         self.preparation = ThreadPoolExecutor(thread_name_prefix="skipdec preparation")
         self._running: dict[int, Texts] = {}  # by the id of its collection
-        self._models: dict[str, ServedModel] = {}
-
-    def __getitem__(self, name: str) -> ServedModel:
-        return self._models[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def add(self, model: ServedModel) -> None:
-        """Serve ``model`` from now on."""
-        self._models[model.name] = model
+        self.loaded: dict[str, ServedModel] = {}  # by name
 
     def named(self, name: str | None) -> ServedModel:
         """Return the model of a request. Raises ApiError 404, or 503 while it is loading."""
         if name is None and len(self.names) == 1:
             name = self.names[0]
-        if name in self._models:
-            return self._models[name]
+        if name in self.loaded:
+            return self.loaded[name]
         if name in self.names:
             raise unavailable(f"{name} is loading")
         known = ", ".join(self.names)
@@ -184,7 +171,7 @@ class ServedModels(Mapping[str, ServedModel]):
 
     def stats(self) -> dict[str, EngineStats]:
         """Return the figures of every model's engine."""
-        return {name: model.engine.stats() for name, model in self._models.items()}
+        return {name: model.engine.stats() for name, model in self.loaded.items()}
 
     @property
     def num_running(self) -> int:
@@ -221,14 +208,14 @@ class ServedModels(Mapping[str, ServedModel]):
         """The reason why requests are refused, or None."""
         if self.is_draining:
             return "is draining"
-        if loading := [name for name in self.names if name not in self._models]:
+        if loading := [name for name in self.names if name not in self.loaded]:
             return f"is loading {', '.join(loading)}"
-        reasons = {name: model.engine.unready for name, model in self._models.items()}
+        reasons = {name: model.engine.unready for name, model in self.loaded.items()}
         return next((f"{name} {why}" for name, why in reasons.items() if why is not None), None)
 
     def hung(self, timeout: float) -> str | None:
         """Name an engine that has failed, or whose current step exceeds ``timeout`` seconds."""
-        for name, model in self._models.items():
+        for name, model in self.loaded.items():
             if (seconds := model.engine.seconds_in_step) > timeout:
                 return f"{name} has been in one step for {seconds:.0f} s"
             if model.engine.failure.done():

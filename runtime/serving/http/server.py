@@ -136,7 +136,7 @@ class HttpServer:
                         (http, stopped, loading), return_when=asyncio.FIRST_COMPLETED
                     )
                     if loading.done() and loading.exception() is None:
-                        SERVER.info("ready: %s", ", ".join(self.models))
+                        SERVER.info("ready: %s", ", ".join(self.models.loaded))
                         await asyncio.wait((http, stopped), return_when=asyncio.FIRST_COMPLETED)
                     await self._drain()
             finally:
@@ -145,20 +145,21 @@ class HttpServer:
                 stopped.cancel()
                 await http
                 await asyncio.wait((loading,))
-                for model in self.models.values():
+                for model in self.models.loaded.values():
                     model.chats.shutdown(wait=False)
                 self.models.preparation.shutdown(wait=False)
         SERVER.info("stopped")
         if not loading.cancelled():
             loading.result()
-        for name, model in self.models.items():
+        for name, model in self.models.loaded.items():
             if model.engine.failure.done():
                 raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
 
     async def _load(self, engines: AsyncExitStack) -> None:
         for bundle in self._bundles:
             engine = await engines.enter_async_context(self._open_engine(bundle))
-            self.models.add(ServedModel.of(bundle.name, engine, self._config.schedules))
+            model = ServedModel.of(bundle.name, engine, self._config.schedules)
+            self.models.loaded[bundle.name] = model
             engine.failure.add_done_callback(lambda _: self.stop())
 
     async def _drain(self) -> None:
@@ -167,7 +168,7 @@ class HttpServer:
         models.is_draining = True
         timeout = self._config.shutdown_timeout
         SERVER.info("draining: up to %g s for %d texts", timeout, models.num_running)
-        engines = [model.engine for model in models.values()]
+        engines = [model.engine for model in models.loaded.values()]
         for engine in engines:
             engine.inputs.close()  # refuses chats that are not rendered yet
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))

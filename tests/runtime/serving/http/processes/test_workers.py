@@ -43,7 +43,7 @@ def served(bundle: Path, **config: object) -> Iterator[Running]:
 
 
 def kill_worker(running: Running) -> None:
-    engine = running.server.models["tiny"].engine
+    engine = running.server.models.loaded["tiny"].engine
     assert isinstance(engine, ProcessEngine)
     assert engine.worker_pid is not None
     os.kill(engine.worker_pid, signal.SIGKILL)
