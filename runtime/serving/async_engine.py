@@ -35,6 +35,7 @@ class AsyncEngine(EngineService):
     ...     output = await engine.generate("The capital of Spain is", SamplingParams())
 
     One thread owns the engines; `submit` may be called from any thread that runs an event loop.
+    ``generator`` has model, tokenizer and bundle; it is busy while this engine is open.
     """
 
     def __init__(self, generator: Generator, options: OpenOptions) -> None:
@@ -45,7 +46,7 @@ class AsyncEngine(EngineService):
         with ExitStack() as held:
             held.callback(generator.close)
             super().__init__(InputProcessor.of_generator(generator, options), options.max_waiting)
-            self.generator = generator  # busy while this engine is open
+            self.generator = generator
             self._batch = held.enter_context(generator.running_batch(options))
             self._loop = EngineLoop(self._batch, generator.model.num_layers, self.requests.take)
             self._held = held.pop_all()
