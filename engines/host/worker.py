@@ -1,8 +1,7 @@
 """Work in a separate process, whose crash the parent survives.
 
 The worker gets a JSON request on stdin and writes lines on stdout: ``{"progress": …}``, then
-``{"report": …}``, ``{"error": {"kind", "subject", "problems"}}`` or, for an OSError,
-``{"system": [number, text, file]}``.
+``{"report": …}`` or ``{"error": …}`` with a `SentError`.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO, Any, Self
 
-from .. import errors
-from ..errors import SkipDecError
+from ..errors import SentError, SkipDecError
 from .signals import signal_name
 from .tied import tied_command
 
@@ -128,10 +126,7 @@ class Worker:
             if kind == "progress":
                 on_progress(content)
             elif kind == "error":
-                error_type: type[SkipDecError] = getattr(errors, content["kind"])
-                raise error_type(content["subject"], *content["problems"])
-            elif kind == "system":
-                raise OSError(*content)
+                raise SentError(**content).error()
             else:
                 self._has_reported = True
                 return content
@@ -191,9 +186,4 @@ class WorkerLines:
 
     def write_error(self, error: SkipDecError | OSError) -> None:
         """Write ``error`` for the parent to raise."""
-        if isinstance(error, OSError):
-            text = error.strerror or str(error)
-            self.write("system", [error.errno, text, error.filename and str(error.filename)])
-            return
-        content = {"kind": type(error).__name__, "subject": error.subject}
-        self.write("error", content | {"problems": error.problems})
+        self.write("error", asdict(SentError.of(error)))

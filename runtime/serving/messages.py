@@ -12,9 +12,8 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, TypeAdapter
 
-from ...engines import errors
 from ...engines.documents import lone_surrogate
-from ...engines.errors import ClosedError, SkipDecError, UsageError, shown
+from ...engines.errors import ClosedError, SentError, UsageError, shown
 from ..requests.request import Request
 from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
@@ -23,7 +22,6 @@ from ..scheduling.stats import EngineStats
 from ..tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 
 Entries = tuple[dict[int, Logprob], ...]  # one per token
-_SYSTEM_ERRORS = (TimeoutError, OSError, MemoryError)  # subclasses before their bases
 
 
 @lru_cache(maxsize=256)
@@ -117,33 +115,13 @@ class Begun:
 class Refused:
     """An error of one request or, without a request_id, of opening the bundle."""
 
-    kind: str  # the class's name
-    subject: str
-    problems: tuple[str, ...]
+    sent: SentError
     request_id: str | None = None
 
     @classmethod
     def of(cls, error: Exception, request_id: str | None = None) -> Refused:
-        """Encode an error of skipdec or the system; `error` decodes it."""
-        if isinstance(error, SkipDecError):
-            return cls(type(error).__name__, error.subject, error.problems, request_id)
-        if isinstance(error, OSError) and error.errno is not None:
-            problems = str(error.errno), error.strerror or ""
-            return cls(OSError.__name__, str(error.filename or ""), problems, request_id)
-        kind = next(kind for kind in _SYSTEM_ERRORS if isinstance(error, kind))
-        return cls(kind.__name__, "", (str(error) or kind.__name__,), request_id)
-
-    def error(self) -> Exception:
-        """Return the error, with the same class or, for a library's own, its base."""
-        if self.kind == OSError.__name__ and len(self.problems) == 2:
-            number, text = self.problems
-            return OSError(int(number), text, self.subject or None)
-        for system in _SYSTEM_ERRORS:
-            if self.kind == system.__name__:
-                return system(*self.problems)
-        kind: type[SkipDecError] = getattr(errors, self.kind)
-        assert issubclass(kind, SkipDecError), self.kind
-        return kind(self.subject, *self.problems)
+        """Encode an error of skipdec or the system."""
+        return cls(SentError.of(error), request_id)
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ class RequestQueue:
                 with self._lock:
                     pending = self._by_id.get(request_id)
                     self._acquit(request_id, None)
-                self.end([] if pending is None else [pending], message.error())
+                self.end([] if pending is None else [pending], message.sent.error())
 
     def refuse(self, reason: str) -> None:
         """Refuse all further requests."""

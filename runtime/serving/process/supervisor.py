@@ -240,7 +240,7 @@ class WorkerSupervisor:
                 case Logged(level, name, text):
                     logging.getLogger(name).log(level, "%s", text)
                 case Refused(request_id=None):
-                    error = message.error()
+                    error = message.sent.error()
                     if not (self.loaded.done() and isinstance(error, OSError | MemoryError)):
                         raise error
                     _LOGGER.error("the worker of %s can't load: %s", self._settings.path, error)

@@ -125,7 +125,7 @@ def test_an_invalid_message_is_refused(data: bytes) -> None:
     ],
 )
 def test_an_error_round_trips(error: Exception) -> None:
-    found = Refused.of(error).error()
+    found = Refused.of(error).sent.error()
     assert (type(found), str(found)) == (type(error), str(error))
 
 
@@ -134,7 +134,7 @@ def test_a_librarys_error_becomes_its_base_and_a_text_is_never_empty() -> None:
         pass
 
     for error, kind in ((LibraryError("x"), OSError), (MemoryError(), MemoryError)):
-        found = Refused.of(error).error()
+        found = Refused.of(error).sent.error()
         assert type(found) is kind
         assert str(found)
 
