@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from time import perf_counter
@@ -21,12 +20,6 @@ from .work import FREE_OPTIONS, num_processes
 
 if TYPE_CHECKING:
     from .model import SkipModel
-
-_TITLES = {  # of the stages, with their steps; "validate" announces its parts instead
-    "load": ("loading", 1),
-    "train": ("tuning", None),
-    "publish": ("writing", None),
-}
 
 
 def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | None:
@@ -75,23 +68,27 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     from .subjects import NewDraftLayer, WholeModel
     from .trainer import divergence, measuring_device, train
 
-    stages = _Stages(events)
-    with stages.timed("load"):
+    seconds: dict[str, float] = {}  # by stage
+    with _timed(seconds, "load"):
+        events.stage("loading", 1)
         model = plan.start.load().to(measuring_device(plan.config)).eval()
+        events.advance()
     set_seed(plan.config.seed)  # for adapters and dropout
     is_whole = not plan.config.draft_layer
     subject = (WholeModel if is_whole else NewDraftLayer)(plan, model, events)
     measures_losses = is_whole and is_main()  # a draft layer leaves the model's as they are
-    with stages.timed("validate"):
+    with _timed(seconds, "validate"):
         at_start = _losses(subject.model, plan, events) if measures_losses else {}
         drafts = subject.acceptance() if is_main() else None
-    with stages.timed("train"):
+    with _timed(seconds, "train"):
+        events.stage("tuning")
         trainer = subject.make_trainer()
         train(plan, trainer)
         subject.finish(trainer)
     if not is_main():
         return None
-    with stages.timed("publish"):
+    with _timed(seconds, "publish"):
+        events.stage("writing")
         directory = plan.directories.stage()
         subject.write(directory)
         losses = _losses(subject.model, plan, events) if measures_losses else {}
@@ -111,7 +108,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
             parameters=subject.parameters,
             trained_parameters=subject.trained_parameters,
             losses=_named("start", at_start) | _named("tuned", losses),
-            seconds=stages.seconds,
+            seconds=seconds,
             processes=trainer.args.world_size,
             device=str(trainer.args.device),
             drafts=drafting,
@@ -141,20 +138,9 @@ def _named(name: str, losses: dict[str, float]) -> dict[str, float]:
     return {f"{name}_{place}": loss for place, loss in losses.items()}
 
 
-@dataclass(frozen=True)
-class _Stages:
-    """The seconds that each stage has taken, by its name in the report."""
-
-    events: Events
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Announce a stage and record how long it took."""
-        if stage in _TITLES:
-            self.events.stage(*_TITLES[stage])
-        begin = perf_counter()
-        yield
-        if stage == "load":
-            self.events.advance()
-        self.seconds[stage] = round(perf_counter() - begin, 3)
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Record in ``seconds`` how long a stage took."""
+    begin = perf_counter()
+    yield
+    seconds[stage] = round(perf_counter() - begin, 3)
