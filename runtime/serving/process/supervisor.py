@@ -164,19 +164,16 @@ class WorkerSupervisor:
                 return
             self._lose_worker(reason)
             if not self.loaded.done():
-                raise self._died(f"died while it loaded ({reason}); the log may say why")
+                problem = f"died while it loaded ({reason}); the log may say why"
+                raise WorkerDiedError("worker", problem)
             delay = deaths.delay_after(monotonic())
             if delay is None:
-                raise self._died(
-                    f"died {len(deaths)} times in {self._policy.period:g} s, at last {reason}"
-                )
+                problem = f"died {len(deaths)} times in {self._policy.period:g} s, at last {reason}"
+                raise WorkerDiedError("worker", problem)
             message = "the worker of %s died (%s); the next one starts in %g s"
             _LOGGER.error(message, self._settings.path, reason, delay)
             if self._is_closed_within(delay):
                 return
-
-    def _died(self, problem: str) -> WorkerDiedError:
-        return WorkerDiedError("worker", problem)
 
     def _is_closed_within(self, seconds: float) -> bool:
         """Wait while enforcing deadlines; return True as soon as this is closed."""
@@ -204,7 +201,7 @@ class WorkerSupervisor:
             except OSError as error:
                 problem = f"can't be started: {error.strerror} (see ulimit -a)"
                 if error.errno not in _SHORT or monotonic() >= end:
-                    raise self._died(problem) from error
+                    raise WorkerDiedError("worker", problem) from error
             _LOGGER.warning("the worker of %s %s; it is tried again", self._settings.path, problem)
             if self._is_closed_within(_START_SECONDS):
                 return None

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from threading import Thread
@@ -36,8 +37,8 @@ def main() -> None:
     link = Link(socket.socket(fileno=int(sys.argv[2])))
     os.dup2(2, 1)  # prints of libraries go to stderr
     logging.getLogger().addHandler(_LinkHandler(link))
-    intake = _Intake(link)
-    intake.start()
+    ready: Future[EngineLoop] = Future()
+    Thread(target=_take_in, args=(link, ready), name="skipdec intake", daemon=True).start()
     with ExitStack() as held:
         try:
             generator = settings.open()
@@ -47,7 +48,7 @@ def main() -> None:
             link.send(Refused.of(error))
             return
         loop = EngineLoop(batch, generator.model.num_layers, _Results(link, batch).post)
-        intake.serve(loop)
+        ready.set_result(loop)
         digest = generator.bundle.manifest.digest
         link.send(Loaded(digest, batch.stats(), batch.memory))
         try:
@@ -57,41 +58,30 @@ def main() -> None:
             os._exit(1)
 
 
-class _Intake(Thread):
-    """Reads messages of the parent from the start on, and exits at once when the parent ends."""
+def _take_in(link: Link, ready: Future[EngineLoop]) -> None:
+    """Hand over what the parent sends, from the start on, and exit at once when it ends.
 
-    def __init__(self, link: Link) -> None:
-        super().__init__(name="skipdec intake", daemon=True)
-        self._link = link
-
-    def serve(self, loop: EngineLoop) -> None:
-        """Hand over requests from now on; the parent sends none before it receives `Loaded`."""
-        self._loop = loop
-
-    def run(self) -> None:
-        """Read until the parent ends."""
-        code = 1
-        try:
-            while True:
-                self._take_in(self._link.receive())
-        except EOFError:
-            code = 0
-        except Exception:
-            _LOGGER.exception("requests can't be read any more")
-        finally:
-            os._exit(code)
-
-    def _take_in(self, message: object) -> None:
-        match message:
-            case Cancellation():
-                self._loop.send(message)
-            case ServedRequest():
-                try:
-                    self._loop.require_possible(message)
-                except SkipDecError as error:
-                    self._link.send(Refused.of(error, message.request_id))
-                else:
-                    self._loop.send(message)
+    It sends no requests before it receives `Loaded`.
+    """
+    code = 1
+    try:
+        while True:
+            match message := link.receive():
+                case Cancellation():
+                    ready.result().send(message)
+                case ServedRequest():
+                    try:
+                        ready.result().require_possible(message)
+                    except SkipDecError as error:
+                        link.send(Refused.of(error, message.request_id))
+                    else:
+                        ready.result().send(message)
+    except EOFError:
+        code = 0
+    except Exception:
+        _LOGGER.exception("requests can't be read any more")
+    finally:
+        os._exit(code)
 
 
 class _Results:
