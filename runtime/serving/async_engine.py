@@ -48,7 +48,7 @@ class AsyncEngine(EngineService):
             super().__init__(InputProcessor.of_generator(generator, options), options.max_waiting)
             self.generator = generator
             self._batch = held.enter_context(generator.running_batch(options))
-            self._loop = EngineLoop(self._batch, generator.model.num_layers, self.requests.take)
+            self._loop = EngineLoop(self._batch, self.requests.take)
             self._held = held.pop_all()
         self.requests.connect(self._loop.send)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)

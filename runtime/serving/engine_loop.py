@@ -35,11 +35,9 @@ class EngineLoop:
     may have to wait for memory that running requests hold; then no further request begins.
     """
 
-    def __init__(
-        self, batch: RunningBatch, num_layers: int, post: Callable[[FromEngine], None]
-    ) -> None:
+    def __init__(self, batch: RunningBatch, post: Callable[[FromEngine], None]) -> None:
         self._batch = batch
-        self._num_layers = num_layers
+        self._num_layers = batch.memory.num_layers
         self._post = post
         self._inbox: SimpleQueue[ToEngine | None] = SimpleQueue()
         self._numbers: dict[str, int] = {}  # in the batch, of requests that have not ended

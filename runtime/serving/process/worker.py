@@ -47,7 +47,7 @@ def main() -> None:
         except (SkipDecError, OSError, MemoryError) as error:
             link.send(Refused.of(error))
             return
-        loop = EngineLoop(batch, generator.model.num_layers, _Results(link, batch).post)
+        loop = EngineLoop(batch, _Results(link, batch).post)
         ready.set_result(loop)
         digest = generator.bundle.manifest.digest
         link.send(Loaded(digest, batch.stats(), batch.memory))
