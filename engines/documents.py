@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 from collections import Counter
@@ -23,6 +24,7 @@ MAX_BYTES = integer("max_json_bytes")  # parsed JSON takes up to twenty times it
 MAX_NESTING = integer("max_json_nesting")
 
 _TOO_DEEP = f"is nested deeper than {MAX_NESTING} levels"
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries written in Rust
 _FULL = 2**20  # free bytes below which a library's failed write is blamed on a full disk
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -284,15 +286,24 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def naming_full_disk(directory: Path, *libraries: type[Exception]) -> Iterator[None]:
-    """Turn a library's error, e.g. SafetensorError, into OSError (ENOSPC) if the disk is full."""
+def naming_failed_write(directory: Path, *libraries: type[Exception]) -> Iterator[None]:
+    """Turn a library's error about a failed write below ``directory`` into an OSError.
+
+    Its number is the one in the library's message, as safetensors writes it, or ENOSPC if the disk
+    is full.
+    """
     try:
         with naming_file(directory):
             yield
     except libraries as error:
-        if shutil.disk_usage(directory).free >= _FULL:
+        reported = _OS_ERROR.search(str(error))
+        if reported is not None:
+            number = int(reported[1])
+        elif shutil.disk_usage(directory).free < _FULL:
+            number = errno.ENOSPC
+        else:
             raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory)) from error
+        raise OSError(number, os.strerror(number), str(directory)) from error
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from ...engines.bundle.place import Place, share_weights
 from ...engines.checking import FrozenModel
-from ...engines.documents import naming_full_disk, write_file
+from ...engines.documents import naming_failed_write, write_file
 from ...exporter.checkpoint.template import TEMPLATE_NAME
 from ...exporter.checkpoint.tokenizer import TEXT_FILES
 from .config import GridTarget
@@ -39,7 +39,7 @@ class CheckpointFiles:
             return
         name = f"model-{engine}.safetensors"
         stored = {_stored_name(key): np.ascontiguousarray(tensors[key]) for key in tensors}
-        with naming_full_disk(self._directory, SafetensorError):
+        with naming_failed_write(self._directory, SafetensorError):
             save_file(stored, self._directory / name, metadata={"format": "pt"})
         self._file_of |= dict.fromkeys(stored, name)
         self._total_size += sum(tensor.nbytes for tensor in stored.values())

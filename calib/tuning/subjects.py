@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
-from ...engines.documents import naming_full_disk, write_file
+from ...engines.documents import naming_failed_write, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
 from ...exporter.checkpoint.draft_layer import (
@@ -93,7 +93,7 @@ class WholeModel:
         """Write weights, config, tokenizer, template and schedule for ``skipdec export``."""
         assert self._plain is not None
         plan = self._plan
-        with naming_full_disk(directory, SafetensorError):
+        with naming_failed_write(directory, SafetensorError):
             self._plain.save_pretrained(directory)
         share_weights(directory)
         for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
@@ -151,7 +151,7 @@ class NewDraftLayer:
             name: tensor.detach().to("cpu", self._dtype, copy=True)  # norms share their memory
             for name, tensor in self._layer.tensors().items()
         }
-        with naming_full_disk(directory, SafetensorError):
+        with naming_failed_write(directory, SafetensorError):
             # As bytes, because safetensors would create a file that only its owner can read.
             write_file(directory / TENSORS_NAME, save(weights))
 

@@ -26,7 +26,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from ...engines.documents import naming_full_disk
+from ...engines.documents import naming_failed_write
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.signals import Interrupted, Interruption
@@ -76,13 +76,13 @@ def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
 def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
     """Train from the start, or from the save that ``plan`` resumes.
 
-    If the disk is full, the error names the directory. After a signal the step ends and is saved.
-    Then the signal is delivered and, if its handler returns, Interrupted is raised. A second signal
-    interrupts at once.
+    If a save can't be written, the error names its directory. After a signal the step ends and is
+    saved. Then the signal is delivered and, if its handler returns, Interrupted is raised. A second
+    signal interrupts at once.
     """
     resumed = None if plan.resumed is None else str(plan.resumed)
-    full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
-    with full_disk, trainer.interruption:
+    failed_write = naming_failed_write(plan.directories.work, SafetensorError, RuntimeError)
+    with failed_write, trainer.interruption:
         trainer.train(resume_from_checkpoint=resumed)
     trainer.interruption.raise_again()
     if trainer.interruption.number is not None:

@@ -6,12 +6,15 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from skipdec.engines import documents
 from skipdec.engines.bundle import place_problems, replace_file
 from skipdec.engines.bundle.place import WriterLock
-from skipdec.engines.documents import naming_file, naming_full_disk, write_file
+from skipdec.engines.documents import naming_failed_write, naming_file, write_file
 from skipdec.engines.host.console import describe_os_error
 from skipdec.exporter.building.engine import WeightsFile
 
@@ -71,8 +74,6 @@ def test_replace_file_names_the_file_and_leaves_nothing(
 def test_a_failed_write_of_weights_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import numpy as np
-
     def fail(descriptor: int) -> None:
         raise no_space()
 
@@ -92,11 +93,22 @@ def test_named_errors_keep_their_name(tmp_path: Path) -> None:
 def test_a_library_error_on_a_full_disk_becomes_an_os_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(LibraryError), naming_full_disk(tmp_path, LibraryError):
+    with pytest.raises(LibraryError), naming_failed_write(tmp_path, LibraryError):
         raise LibraryError("something else")
     monkeypatch.setattr(documents, "_FULL", 2**62)
-    with pytest.raises(OSError, match="No space left"), naming_full_disk(tmp_path, LibraryError):
-        raise LibraryError("I/O error (os error 28)")
+    with pytest.raises(OSError, match="No space left"), naming_failed_write(tmp_path, LibraryError):
+        raise LibraryError("unexpected pos 576 vs 534")
+
+
+def test_a_library_error_that_has_a_number_becomes_that_os_error(tmp_path: Path) -> None:
+    # safetensors deletes what it could not write, so afterwards the disk is no longer full.
+    with pytest.raises(OSError, match="No space left"), naming_failed_write(tmp_path, LibraryError):
+        raise LibraryError("Error while serializing: I/O error: No space left (os error 28)")
+    with (
+        pytest.raises(FileNotFoundError, match=str(tmp_path)),
+        naming_failed_write(tmp_path, SafetensorError),
+    ):
+        save_file({"weight": np.ones(3)}, tmp_path / "missing" / "model.safetensors")
 
 
 def test_a_lock_on_a_full_disk_is_named_and_released(
