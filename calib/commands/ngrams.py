@@ -44,6 +44,7 @@ def ngrams(config: NGramsConfig, *, quiet: Quiet = False, as_json: AsJson = Fals
     from ...engines.host.progress import run_job
 
     require_extra("export", "skipdec ngrams")
+    from ..data.own_texts import KEPT
     from ..ngrams.ngrams import write_ngrams
 
     run_job(
@@ -52,6 +53,7 @@ def ngrams(config: NGramsConfig, *, quiet: Quiet = False, as_json: AsJson = Fals
         done=lambda report: f"{report.output} is written",
         as_json=as_json,
         quiet=quiet,
+        advice=None if config.data.own_texts is None else lambda: KEPT,
     )
 
 

@@ -94,11 +94,12 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
 
 def _advice(config: TuneConfig) -> str:
     """Return advice on continuing after Ctrl-C, which depends on what was saved."""
+    from ..data.own_texts import KEPT
     from ..tuning.work import directories_of
 
     if directories_of(config).last_save() is None:
         if config.data.own_texts is not None:
-            return "run the command again: texts that the model wrote are kept"
+            return KEPT
         return (
             "nothing was saved yet: no step had ended, or it was stopped twice; run the command "
             "again, with or without --resume"

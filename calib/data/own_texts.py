@@ -13,6 +13,7 @@ from ...engines.documents import read_object
 from ...engines.errors import UsageError
 from ...exporter.checkpoint.checkpoint import Checkpoint
 
+KEPT = "run the command again: texts that the model wrote are kept"  # after an interruption
 _FORMAT = 3  # increment it when engines, sampling or filtering change
 
 Text = dict[str, Any]

@@ -61,6 +61,18 @@ def test_a_model_writes_the_texts_itself_once(writing_model: Path, tmp_path: Pat
     assert "writing texts" not in again.stderr
 
 
+def test_ctrl_c_says_that_texts_which_the_model_wrote_are_kept(
+    writing_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("skipdec.engines.host.progress.ConsoleProgress.stage", stop)
+    result = run(writing_model, "--data", "self:20", "-o", tmp_path / "ngrams.json")
+    assert result.exit_code == 130
+    assert "texts that the model wrote are kept" in result.stderr
+
+
 def test_texts_may_exceed_a_bundles_default_length(writing_model: Path, tmp_path: Path) -> None:
     model = shutil.copytree(writing_model, tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
