@@ -123,6 +123,12 @@ class ValidatedConfig(BaseModel):
                 raise ConfigurationError(name, *problems)
 
     @classmethod
+    def require(cls, value: object, name: str = "config") -> None:
+        """Raise UsageError unless ``value``, a function's argument ``name``, is of this class."""
+        if not isinstance(value, cls):
+            raise UsageError(name, f"is {shown(value)}; allowed: {cls.__name__}(…)")
+
+    @classmethod
     def _described(
         cls, error: ValidationError, values: Mapping[str, Any]
     ) -> tuple[list[str], set[str | int]]:

@@ -100,6 +100,7 @@ def calibrate(config: CalibrationConfig, events: Events | None = None) -> Calibr
     Raises SkipDecError before any work if something is wrong (see ``plan_calibration``), and
     CheckpointError if an activation is NaN or infinite.
     """
+    CalibrationConfig.require(config)
     plan = plan_calibration(config)
     events = events or Events()
     events.planned(plan.summary, plan.warnings)

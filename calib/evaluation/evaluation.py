@@ -158,6 +158,7 @@ def evaluate(
 
     Before any work, raises MissingExtraError for a metric's library and the errors of ``prepare``.
     """
+    EvaluationConfig.require(config)
     metrics = chosen_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
     events = events or Events()

@@ -90,6 +90,7 @@ def fit(
     Raises the errors of ``prepare`` before any work, and SkipDecError with the nearest miss for a
     goal that can't be met.
     """
+    FitConfig.require(config)
     inputs = prepare(config)
     events = events or Events()
     open_generator = open_generator or partial(Generator.open, max_batch_size=config.rows)

@@ -38,6 +38,7 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     before any work if something is wrong: an output that can't be written, bad lines of the data, a
     model without a tokenizer or end of text.
     """
+    NGramsConfig.require(config)
     events, problems = events or Events(), Problems("ngrams")
     output = config.output.absolute()
     problems.attempt(require_place, config.output, force=config.force)

@@ -46,6 +46,7 @@ def round_weights(config: RoundingConfig, events: Events | None = None) -> Round
     Raises SkipDecError before any work if something is wrong (see ``plan_rounding``), and
     CheckpointError, leaving no files, if an activation is NaN or infinite.
     """
+    RoundingConfig.require(config)
     plan = plan_rounding(config)
     events = events or Events()
     events.planned(plan.summary, plan.warnings)

@@ -33,6 +33,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
     Raises SkipDecError before any work if something is wrong (see ``plan_tuning``), and later if
     losses or weights are not finite.
     """
+    TuneConfig.require(config)
     events = events or Events()
     plan = plan_tuning(config, events if is_main() else Events())
     if not is_main():

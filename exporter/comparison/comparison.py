@@ -18,6 +18,7 @@ def compare(config: CompareConfig, events: Events | None = None) -> ComparisonRe
     and the errors of ``open_sides`` before any run; later, SkipDecError if an engine fails to run.
     Diverging outputs are reported and raise nothing.
     """
+    CompareConfig.require(config)
     require_extra("compare", "skipdec compare")
     from .engines import compare_engines
     from .sides import open_sides

@@ -32,6 +32,7 @@ def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportRep
     Raises the errors of ``plan_build`` before any work; EngineBuildError, naming the engine, if
     TensorRT can't build it; BundleError if another process is writing the same bundle.
     """
+    BuildConfig.require(config)
     _require_modules(config)
     from .run import run
 

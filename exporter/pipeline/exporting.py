@@ -52,6 +52,7 @@ def export(config: ExportConfig, events: Events | None = None) -> ExportReport:
     output and disk space; VerificationError if an engine's results are wrong; BundleError if
     another process is writing the same bundle.
     """
+    ExportConfig.require(config)
     require_extra("export", "skipdec export")
     from .run import run
 

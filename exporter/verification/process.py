@@ -94,6 +94,7 @@ def verify_bundle(
     if source is None:
         EngineBundle.open(path, verify="full")
         return None
+    CheckpointSource.require(source, "source")
     request = VerificationRequest(
         directory=Path(path),
         source=source,

@@ -103,6 +103,7 @@ def run_benchmark(
     for comparison. Raises what ``Generator.generate`` raises, e.g. UsageError for a prompt that is
     too long.
     """
+    BenchConfig.require(config)
     if probe is None:
         with open_probe(generator.device) as own:
             return run_benchmark(generator, config, own, events, native)

@@ -36,6 +36,7 @@ def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     existing one stays until then. Raises UsageError, ScheduleError, BundleError, and OSError on a
     full disk.
     """
+    TritonRepositoryConfig.require(config)
     problems = Problems("triton")
     directories = [config.output / name for name in config.names()]
     places = [_place(directory) for directory in directories]
