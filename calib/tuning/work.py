@@ -123,9 +123,14 @@ class TuningDirectories:
             raise UsageError(str(self.work / _OPTIONS_NAME), problem) from error
 
     def abandon(self) -> None:
-        """Delete the state of a failed run without saves, which can't be resumed."""
-        if not self._saves():
-            shutil.rmtree(self.work, ignore_errors=True)  # errors here must not hide the failure
+        """Delete what a failed run can't resume: unfinished saves and, without others, its state.
+
+        On a full disk they would take the space that other programs need.
+        """
+        saves = self._saves()
+        unfinished = [save for save in saves if not (save / SEAL_NAME).exists()]
+        for path in unfinished if len(unfinished) < len(saves) else [self.work]:
+            shutil.rmtree(path, ignore_errors=True)  # errors here must not hide the failure
 
     def stage(self) -> Path:
         """Return an empty directory for the result, beside its place."""

@@ -63,6 +63,19 @@ def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
     assert [path.name for path in directories.checkpoints.iterdir()] == ["checkpoint-5"]
 
 
+def test_a_failed_run_deletes_unfinished_saves(directories: TuningDirectories) -> None:
+    """A save that filled the disk would keep it full."""
+    newest, older = (directories.checkpoints / f"checkpoint-{step}" for step in (10, 5))
+    directories.abandon()
+    assert newest.is_dir(), "it can be resumed"
+    (newest / SEAL_NAME).unlink()
+    directories.abandon()
+    assert [path.name for path in directories.checkpoints.iterdir()] == ["checkpoint-5"]
+    (older / SEAL_NAME).unlink()
+    directories.abandon()
+    assert not directories.work.exists()
+
+
 def test_other_options_are_refused_field_by_field(directories: TuningDirectories) -> None:
     data = {"format": "csv", "preset": "e2e"}
     (directories.work / "options.json").write_text(
