@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     """
     if not isinstance(text, str):
         raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {_EXAMPLES}")
+    if not isinstance(num_layers, Integral):
+        raise ScheduleError("num_layers", f"is {shown(num_layers)}; allowed: an integer")
     name, _, rest = text.strip().partition(":")
     if names_file(text):
         return _file_arguments(text, num_layers)

@@ -169,6 +169,14 @@ def test_a_value_that_is_not_a_text_is_refused(text: Any) -> None:  # noqa: ANN4
         parse_schedule(text, num_layers=24)
 
 
+@pytest.mark.parametrize("text", ["full", "2x", "linear:max=4,min=2,horizon=64"])
+def test_a_number_of_layers_that_is_none_is_refused(text: str) -> None:
+    for wrong in ("12", 12.0, None):
+        with pytest.raises(ScheduleError, match=r"num_layers \| is .*; allowed: an integer"):
+            parse_schedule(text, num_layers=wrong, horizon=64)  # type: ignore[arg-type]
+    assert parse_schedule("2x", num_layers=np.int64(12), horizon=64).num_layers == 12  # type: ignore[arg-type]
+
+
 FILES: dict[str, Callable[[ExitSchedule], str]] = {
     "the object alone": lambda schedule: json.dumps(schedule.to_document()),
     "of a bundle": document_text,
