@@ -67,32 +67,22 @@ def take_head_transform(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Va
 
 
 def take_rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, HeadTransform]:
-    """Return query and key before their last rotation, and the rotation; see above."""
-    rotation = _rotation(query, key)
-    if rotation is None:
-        return query, key, HeadTransform()
-    query, key, inv_freq, scale = rotation
-    return query, key, HeadTransform(inv_freq, scale)
-
-
-def _rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, float] | None:
-    """Return query and key before a rotation that both share, inv_freq and the scale."""
+    """Return query and key before the last rotation, if they share it, and it; see above."""
+    unchanged = query, key, HeadTransform()
     nodes = [value.producer() for value in (query, key)]
     if any(node is None or node.op_type != "RotaryEmbedding" for node in nodes):
-        return None
+        return unchanged
     first, second = (node for node in nodes if node is not None)
     operands, attributes = first.inputs[1:], first.attributes
     if second.inputs[1:] != operands or len(operands) != 2 or attributes != second.attributes:
-        return None
+        return unchanged
     if attributes.get_int("interleaved", 0) or attributes.get_int("num_heads", 0):
-        return None
-    angles = [
-        _angle(value, op_type) for value, op_type in zip(operands, ("Cos", "Sin"), strict=True)
-    ]
+        return unchanged
+    cosine, sine = _angle(operands[0], "Cos"), _angle(operands[1], "Sin")
     before = first.inputs[0], second.inputs[0]
-    if angles[0] is None or angles[0] != angles[1] or before[0] is None or before[1] is None:
-        return None
-    return before[0], before[1], *angles[0]
+    if cosine is None or cosine != sine or before[0] is None or before[1] is None:
+        return unchanged
+    return before[0], before[1], HeadTransform(*cosine)
 
 
 def _angle(value: ir.Value | None, function: str) -> tuple[ir.Value, float] | None:
