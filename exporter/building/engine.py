@@ -187,17 +187,17 @@ def store_tensors(
         assert value.dtype is not None, tensor_name
         assert value.shape is not None, tensor_name
         assert tuple(value.shape) == tensor.shape, (tensor_name, value.shape, tensor.shape)
-        extent = weights.append(tensor, value.dtype.numpy())
+        offset, length = weights.append(tensor, value.dtype.numpy())
         value.const_value = ir.ExternalTensor(
             weights.path.name,
-            extent.offset,
-            extent.length,
+            offset,
+            length,
             value.dtype,
             shape=ir.Shape(tensor.shape),
             name=tensor_name,
             base_dir=weights.path.parent,
         )
-        stored_bytes += extent.length
+        stored_bytes += length
     return stored_bytes
 
 
@@ -217,14 +217,6 @@ def write_new(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-@dataclass(frozen=True)
-class Extent:
-    """The offset and length of a tensor in its file, in bytes."""
-
-    offset: int
-    length: int
 
 
 @dataclass
@@ -256,8 +248,8 @@ class WeightsFile:
         """Return the SHA-256, in hexadecimal, of the bytes written so far."""
         return str(self._hash.hexdigest())
 
-    def append(self, array: Array, dtype: DTypeLike) -> Extent:
-        """Write ``array``, of any strides, as ``dtype`` in C order.
+    def append(self, array: Array, dtype: DTypeLike) -> tuple[int, int]:
+        """Write ``array``, of any strides, as ``dtype`` in C order; return its offset and length.
 
         int4 is packed as ONNX requires: two elements per byte, the first in the low nibble.
         """
@@ -268,7 +260,7 @@ class WeightsFile:
         for block in row_blocks(np.atleast_1d(array)):
             stored = np.ascontiguousarray(block, dtype)
             self._write(stored.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer interface
-        return Extent(offset, self.size - offset)
+        return offset, self.size - offset
 
     def _write(self, data: bytes | memoryview) -> None:
         with naming_file(self.path):

@@ -86,13 +86,13 @@ def test_onnx_reads_the_stored_values(
     for quantizer in quantizers(dtype):
         for name, array in quantizer.encode(weight(*shape)).items():
             with WeightsFile(tmp_path / "weights") as weights:
-                extent = weights.append(array, array.dtype)
+                offset, length = weights.append(array, array.dtype)
             element_type = ir.DataType.from_numpy(array.dtype)
-            assert extent.length == (array.size * element_type.bitwidth + 7) // 8
+            assert length == (array.size * element_type.bitwidth + 7) // 8
             stored = ir.ExternalTensor(
                 "weights",
-                extent.offset,
-                extent.length,
+                offset,
+                length,
                 element_type,
                 shape=ir.Shape(array.shape),
                 name=name,
