@@ -91,10 +91,14 @@ def products_by_weight(graph: ir.Graph) -> dict[str | None, ir.Node]:
     return {weight.name: node for node in products if (weight := node.inputs[1]) is not None}
 
 
+def element_type(dtype: str) -> ir.DataType:
+    """Return the ONNX type of elements of ``dtype``, numpy's name."""
+    return ir.DataType.from_numpy(np.dtype(dtype))
+
+
 def initializer(graph: ir.Graph, name: str, dtype: str, shape: tuple[int, ...]) -> ir.Value:
     """Register an initialiser without data; ``dtype`` is numpy's name."""
-    element_type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
-    value = ir.Value(name=name, shape=ir.Shape(shape), type=element_type)
+    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(element_type(dtype)))
     graph.initializers[name] = value
     return value
 

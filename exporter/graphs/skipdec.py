@@ -35,6 +35,7 @@ from .head_transforms import take_head_transform
 from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
+    element_type,
     epsilon_of,
     products_by_weight,
     replace_node,
@@ -136,7 +137,7 @@ def _declare_caches(graph: ir.Graph, signature: Signature) -> None:
     for value in (*graph.inputs, *graph.outputs):
         assert value.name is not None
         if (spec := specs[value.name]).role in CACHES:
-            value.type = ir.TensorType(_element_type(spec.dtype))
+            value.type = ir.TensorType(element_type(spec.dtype))
             value.shape = ir.Shape(spec.shape)
 
 
@@ -154,7 +155,7 @@ def _narrow(graph: ir.Graph, matrices: Iterator[tuple[str, FloatType]]) -> None:
     """Store ``matrices``, given by name and type, in 16 bits; cast them, or their rows, on use."""
     for name, dtype in matrices:
         matrix = graph.initializers[name]
-        matrix.type = ir.TensorType(_element_type(dtype))
+        matrix.type = ir.TensorType(element_type(dtype))
         for use in list(matrix.uses()):
             node = use.node
             if node.op_type == "Gather" and use.idx == 0:
@@ -168,7 +169,3 @@ def _narrow(graph: ir.Graph, matrices: Iterator[tuple[str, FloatType]]) -> None:
                 cast = ir.node("Cast", [matrix], {"to": ir.DataType.FLOAT})
                 node.replace_input_with(use.idx, cast.outputs[0])
                 graph.insert_before(node, cast)
-
-
-def _element_type(dtype: str) -> ir.DataType:
-    return ir.DataType[dtype.upper().replace("FLOAT32", "FLOAT")]

@@ -23,7 +23,7 @@ from ...engines.manifest import EngineKind, FloatType, ModelSpec, TensorSpec
 from ..architecture.architecture import canonical_signature
 from ..architecture.decoder_modules import engine_module
 from ..architecture.signature import Signature
-from .lowering import parameters_as_inputs
+from .lowering import element_type, parameters_as_inputs
 
 OPSET_VERSION = 24
 
@@ -145,7 +145,6 @@ def _declare(graph: ir.Graph, signature: Signature) -> None:
     """Give inputs and outputs their declared symbols, after checking names, ranks and dtypes."""
     for values, specs in ((graph.inputs, signature.inputs), (graph.outputs, signature.outputs)):
         for value, spec in zip(values, specs, strict=True):
-            dtype = ir.DataType[spec.dtype.upper().replace("FLOAT32", "FLOAT")]
             assert value.name == spec.name, (value.name, spec.name)
-            assert value.dtype == dtype, (spec.name, value.dtype)
+            assert value.dtype == element_type(spec.dtype), (spec.name, value.dtype)
             value.shape = ir.Shape(spec.shape)
