@@ -197,7 +197,7 @@ class _Building:
             files=tuple(files),
             tool_versions=self._source.tool_versions,
             source=self._source.provenance(),
-        ).with_digest()
+        )
 
     def _trained_draft(self) -> TrainedDraft | None:
         layer = self._plan.drafts.layer
