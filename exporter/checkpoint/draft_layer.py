@@ -26,7 +26,7 @@ from ...engines.checking import FrozenModel, expanded
 from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import NUM_JOINED, EngineKind, ModelSpec, Sha256
-from ..architecture.architecture import engine_parameters
+from ..architecture.architecture import kind_parameters
 from .checkpoint import Checkpoint
 from .formats import map_safetensors
 from .hub import require_regular_files
@@ -84,7 +84,7 @@ class DraftLayerFacts(FrozenModel):
 class TrainedDraftLayer:
     """An opened draft layer; ``reads`` and ``token_ids`` as in `DraftLayerFacts`.
 
-    ``model`` is the structure by which `engine_parameters` names the parameters of the draft's
+    ``model`` is the structure by which `kind_parameters` names the parameters of the draft's
     engines. It differs from the drafted model in its head, which is untied and scores only these
     tokens, and in layer 0, which rotates if the last layer does. ``reader`` has their tensors,
     those of the layer under the names of layer 0.
@@ -142,8 +142,7 @@ def draft_tensors(model: ModelSpec) -> Iterator[tuple[str, str, tuple[int, ...]]
     """
     prefix = layer_prefix(model)
     for kind in (*NUM_JOINED, EngineKind.LAYER, EngineKind.HEAD):
-        index = 0 if kind is EngineKind.LAYER else None
-        for parameter in engine_parameters(kind, model, index):
+        for parameter in kind_parameters(kind, model):
             for position, source in enumerate(parameter.sources):
                 label = source
                 if kind is EngineKind.LAYER:
@@ -157,7 +156,7 @@ def layer_prefix(model: ModelSpec) -> str:
     """Return the prefix of the names of layer 0's tensors, e.g. ``decoder.layers.0.``."""
     names = [
         source.split(".")
-        for parameter in engine_parameters(EngineKind.LAYER, model, 0)
+        for parameter in kind_parameters(EngineKind.LAYER, model)
         for source in parameter.sources
     ]
     common = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))

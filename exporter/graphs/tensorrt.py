@@ -19,7 +19,7 @@ from ...engines.errors import UnsupportedModelError, UsageError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ..architecture.architecture import (
     canonical_signature,
-    engine_parameters,
+    kind_parameters,
     quantized_parameters,
 )
 from ..quantization.linear import (
@@ -155,11 +155,11 @@ def _attention_problems(model: ModelSpec, dtype: FloatType) -> Iterator[str]:
 
 def block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
     """Yield weights whose input size the block size does not divide; TensorRT can't pad them."""
-    for kind, layer_index in ((EngineKind.LAYER, 0), (EngineKind.HEAD, None)):
+    for kind in (EngineKind.LAYER, EngineKind.HEAD):
         quantizer = weight_quantizer(kind, precision)
         if not isinstance(quantizer, LinearBlockQuantizer):
             continue
-        for parameter in engine_parameters(kind, model, layer_index):
+        for parameter in kind_parameters(kind, model):
             if parameter.is_product and parameter.shape[0] % quantizer.block_size:
                 yield (
                     f"{parameter.name} has {parameter.shape[0]} inputs, which blocks of "
