@@ -20,11 +20,6 @@ from .place import (
 )
 
 
-def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError, with all ``Place.problems``, if no bundle may be written to ``target``."""
-    bundle_place(target).check(force=force)
-
-
 class BundleWriter:
     """Builds a bundle in ``.<name>.partial`` beside ``target`` and publishes it by rename.
 
@@ -43,7 +38,7 @@ class BundleWriter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Lock, repair, and make the directory. Raises UsageError as ``check_target`` does."""
+        """Lock, repair, and make the directory. Raises UsageError as `Place.check` does."""
         self._stack.enter_context(self._place.locked(force=self._force))
         with ExitStack() as undo:
             undo.push(self._stack)

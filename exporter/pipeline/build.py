@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ...engines.bundle import EngineBundle
-from ...engines.bundle.writer import check_target
+from ...engines.bundle.place import bundle_place
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
@@ -138,7 +138,7 @@ def output_path(config: BuildConfig, source: EngineBundle) -> Path:
 def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
     if Path(os.path.realpath(output)) == source.path:
         raise UsageError(str(output), "is the source bundle; choose another --output")
-    check_target(output, force=force)
+    bundle_place(output).check(force=force)
 
 
 def check_migration(source: EngineBundle, migration: Migration | None, config: BuildConfig) -> None:

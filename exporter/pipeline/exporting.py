@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import bundle_place
-from ...engines.bundle.writer import check_target
 from ...engines.checking import Problems, name_of
 from ...engines.errors import (
     EnvironmentMismatchError,
@@ -69,7 +68,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     problems = Problems("export")
     output = output_path(config)
     problems.attempt(choice, dict.fromkeys(exported_targets()), config.target, "target")
-    problems.attempt(check_target, output, force=config.force)
+    problems.attempt(bundle_place(output).check, force=config.force)
     kernels = config.own_kernels
     if kernels is not None:
         problems.attempt(_check_kernels)

@@ -13,9 +13,8 @@ from skipdec.calib.evaluation.report import evaluation_place
 from skipdec.calib.rounding.files import rounded_place
 from skipdec.calib.tuning.work import TuningDirectories
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.bundle import place as bundle_place
-from skipdec.engines.bundle.place import Place, WriterLock
-from skipdec.engines.bundle.writer import check_target
+from skipdec.engines.bundle import place as place_module
+from skipdec.engines.bundle.place import Place, WriterLock, bundle_place
 from skipdec.engines.errors import BundleError, UsageError
 
 
@@ -34,7 +33,7 @@ def refuse_to_move(
     result: Path, code: int, monkeypatch: pytest.MonkeyPatch, *, is_known: bool = True
 ) -> None:
     """Make renames of ``result`` fail; unless ``is_known``, only those to free names."""
-    rename, exchange = Path.rename, bundle_place.exchange
+    rename, exchange = Path.rename, place_module.exchange
 
     def renamed(path: Path, target: Path) -> Path:
         if path == result and (is_known or not target.exists()):
@@ -43,7 +42,7 @@ def refuse_to_move(
 
     monkeypatch.setattr(Path, "rename", renamed)
     monkeypatch.setattr(
-        bundle_place, "exchange", lambda *names: result not in names and exchange(*names)
+        place_module, "exchange", lambda *names: result not in names and exchange(*names)
     )
 
 
@@ -68,7 +67,7 @@ def test_a_dash_is_refused_as_the_name_of_a_result(
 
 def test_the_root_of_the_file_system_is_refused_as_a_target() -> None:
     with pytest.raises(UsageError, match="is the root of the file system"):
-        check_target(Path("/"), force=True)
+        bundle_place(Path("/")).check(force=True)
     with pytest.raises(BundleError, match="is not a bundle: it has no manifest"):
         EngineBundle.open("/")
 
@@ -92,7 +91,7 @@ def test_a_swap_killed_between_its_renames_is_undone(
     with pytest.raises(KeyboardInterrupt), place.replaced(force=True):
         raise KeyboardInterrupt
     assert seen(place) == ("first", ["result"]), "the only copy is kept"
-    monkeypatch.setattr(bundle_place, "exchange", lambda first, second: False)
+    monkeypatch.setattr(place_module, "exchange", lambda first, second: False)
     write(place, "second", force=True)
     assert seen(place) == ("second", ["result"])
 
@@ -133,7 +132,7 @@ def test_a_result_replaces_an_empty_image_directory_but_no_mount(
 
 def test_a_failed_exchange_leaves_both_names(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
-    assert not bundle_place.exchange(tmp_path / "one", tmp_path / "none")
+    assert not place_module.exchange(tmp_path / "one", tmp_path / "none")
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle import place as bundle_swap
-from skipdec.engines.bundle.writer import BundleWriter, check_target
+from skipdec.engines.bundle.place import bundle_place
+from skipdec.engines.bundle.writer import BundleWriter
 from skipdec.engines.errors import BundleError, UsageError
 
 MakeBundle = Callable[..., EngineBundle]
@@ -110,10 +111,10 @@ def test_leftovers_of_a_killed_writer_are_deleted(tmp_path: Path, make_bundle: M
     (tmp_path / ".bundle.lock").touch()
     (tmp_path / ".bundle.old").mkdir()
     with pytest.raises(UsageError, match="--force"):
-        check_target(tmp_path / "bundle", force=False)
+        bundle_place(tmp_path / "bundle").check(force=False)
     assert hidden_names(tmp_path) == []
     with BundleWriter(tmp_path / "bundle", force=True), pytest.raises(UsageError):
-        check_target(tmp_path / "bundle", force=False)
+        bundle_place(tmp_path / "bundle").check(force=False)
     (tmp_path / ".bundle.partial").rmdir()
 
 
@@ -121,11 +122,11 @@ def test_leftovers_of_a_killed_writer_are_deleted(tmp_path: Path, make_bundle: M
 def test_a_directory_that_is_not_a_bundle_is_never_replaced(tmp_path: Path, force: bool) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UsageError, match="is not a bundle"):
-        check_target(tmp_path, force=force)
+        bundle_place(tmp_path).check(force=force)
     with pytest.raises(UsageError, match="is not a bundle"):
-        check_target(tmp_path / "thesis.tex", force=force)
+        bundle_place(tmp_path / "thesis.tex").check(force=force)
     with pytest.raises(UsageError, match="not a directory"):
-        check_target(tmp_path / "thesis.tex" / "bundle", force=force)
+        bundle_place(tmp_path / "thesis.tex" / "bundle").check(force=force)
 
 
 def test_a_bundle_is_replaced_only_with_force(tmp_path: Path, make_bundle: MakeBundle) -> None:
