@@ -112,16 +112,14 @@ def resolve_options(
     precision = config.precision_for(dtype, None if ranges is None else ranges.digest)
     if ranges is not None:
         problems.attempt(ranges.check, model, precision, str(config.ranges))
-    if (ranges is None) == (config.ranges is None):
-        gpu = (tensorrt.gpu_arch or facts.compute_capability) if facts else None
-        problems.attempt(check_model, model, precision, gpu)
+    gpu = tensorrt.gpu_arch or (None if facts is None else facts.compute_capability)
+    problems.attempt(check_model, model, precision, gpu)
     if facts is None or problems.errors:
         raise problems.error()
-    compute_capability = tensorrt.gpu_arch or facts.compute_capability
-    assert compute_capability is not None
+    assert gpu is not None
     build = BuildSpec(
         version=facts.version,
-        compute_capability=compute_capability,
+        compute_capability=gpu,
         driver=None if facts.gpu is None else facts.driver,
         max_batch_size=tensorrt.max_batch_size,
         max_prompt_len=max_prompt_len,
@@ -153,25 +151,21 @@ def default_kv_buckets(max_seq_len: int) -> tuple[int, ...]:
 
 
 def _check_sizes(max_prompt_len: int, kv_buckets: tuple[int, ...], model: ModelSpec) -> None:
-    if problems := list(_size_problems(max_prompt_len, kv_buckets, model.max_seq_len)):
-        raise UsageError(model.name, *problems)
-
-
-def _size_problems(
-    max_prompt_len: int, kv_buckets: tuple[int, ...], max_seq_len: int
-) -> Iterator[str]:
-    if max_prompt_len > max_seq_len:
-        yield f"max_prompt_len is {max_prompt_len}; allowed: at most max_seq_len, {max_seq_len}"
-    if kv_buckets[-1] < max_seq_len:
-        yield (
-            f"the largest of kv_buckets is {kv_buckets[-1]}, too small for max_seq_len "
-            f"{max_seq_len}; add {max_seq_len}, or lower max_seq_len"
+    most, problems = model.max_seq_len, []
+    if max_prompt_len > most:
+        problems.append(f"max_prompt_len is {max_prompt_len}; allowed: at most max_seq_len, {most}")
+    if kv_buckets[-1] < most:
+        problems.append(
+            f"the largest of kv_buckets is {kv_buckets[-1]}, too small for max_seq_len {most}; "
+            f"add {most}, or lower max_seq_len"
         )
-    if len(kv_buckets) > 1 and kv_buckets[-2] >= max_seq_len:
-        yield (
+    if len(kv_buckets) > 1 and kv_buckets[-2] >= most:
+        problems.append(
             f"kv_buckets has {kv_buckets[-2]} and {kv_buckets[-1]}, which both hold max_seq_len "
-            f"{max_seq_len}: only the smaller would be used; leave out the larger"
+            f"{most}: only the smaller would be used; leave out the larger"
         )
+    if problems:
+        raise UsageError(model.name, *problems)
 
 
 def _check_machine(options: BuildOptions) -> BuilderFacts:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from ...engines.errors import UnsupportedModelError, UsageError
+from ...engines.errors import UnsupportedModelError
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ..architecture.architecture import (
     canonical_signature,
@@ -81,11 +81,9 @@ def check_model(
 ) -> None:
     """Raise UnsupportedModelError, with every reason, if TensorRT can't build ``model``.
 
-    ``compute_capability`` is that of the GPU to build for, None if unknown. Raises UsageError for
-    fp8 without ranges.
+    ``compute_capability`` is that of the GPU to build for, None if unknown. The
+    configuration has checked that fp8 has ranges.
     """
-    if "fp8" in (precision.quantize, precision.head_quantize) and not precision.activation_ranges:
-        raise UsageError("quantize", "is fp8, which needs the ranges of activations; pass a file")
     problems = [
         *_format_problems(precision, compute_capability),
         *_attention_problems(model, precision.dtype),

@@ -28,7 +28,7 @@ from plan_requests import (
     plan_request,
 )
 
-from skipdec.engines.errors import UnsupportedModelError, UsageError, VerificationError
+from skipdec.engines.errors import UnsupportedModelError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.engines.trt.build import PlanReport, build_plan
 from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
@@ -261,11 +261,6 @@ def test_formats_that_a_gpu_does_not_support_are_refused(
     with pytest.raises(UnsupportedModelError) as raised:
         check_model(fusible_spec(), precision, gpu)
     assert [problem.split()[0] for problem in raised.value.problems] == refused
-
-
-def test_fp8_needs_ranges() -> None:
-    with pytest.raises(UsageError, match="needs the ranges of activations"):
-        check_model(fusible_spec(), PrecisionSpec(head_quantize="fp8"))
 
 
 @pytest.mark.parametrize("name", ["int8", "int8-block", "int4"])
