@@ -225,21 +225,18 @@ class OrtBackend(EngineBackend):
                 "is 'copied', but the bundle runs on ONNX Runtime's operators, which copy weights "
                 "into their own layout; leave it out",
             )
-        is_copied = self._copies(spec)
+        is_copied = self.hashes_weights(spec)
         weights = copy_weights(bundle, spec, options, self._files) if is_copied else ()
         session = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtSession(spec, session, weights)
 
     def hashes_weights(self, spec: EngineSpec) -> bool:
         """Return True for weights that are copied, and so hashed while they are read."""
-        return self._copies(spec)
+        return self._weights == "copied" and spec.kind is not EngineKind.EMBED
 
     def close(self) -> None:
         """Forget shared copies of weights; sessions free their own memory."""
         self._files.clear()
-
-    def _copies(self, spec: EngineSpec) -> bool:
-        return self._weights == "copied" and spec.kind is not EngineKind.EMBED
 
 
 def open_session(
