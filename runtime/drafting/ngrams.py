@@ -125,21 +125,20 @@ class NGramTable:
 
 
 class NGramTables:
-    """The table that all clients share, and those of the clients that used their own last."""
+    """The table that all clients share, and those of the clients that used their own last.
+
+    ``shared`` is the table of all clients.
+    """
 
     def __init__(self, known: KnownNGrams = NOTHING_KNOWN) -> None:
         self._known = known
-        self._shared = NGramTable(known=known)
+        self.shared = NGramTable(known=known)
         self._by_client: OrderedDict[str, NGramTable] = OrderedDict()  # least recently used first
 
     def clear(self) -> None:
         """Forget all texts."""
-        self._shared = NGramTable(known=self._known)
+        self.shared = NGramTable(known=self._known)
         self._by_client.clear()
-
-    def shared(self) -> NGramTable:
-        """Return the table of all clients."""
-        return self._shared
 
     def of_client(self, client: str) -> NGramTable:
         """Return the client's own table; of more than 32 the least recently used is evicted."""

@@ -98,7 +98,7 @@ class OwnDrafter(Drafter):
     def _table(self, row: RowDrafts) -> NGramTable:
         if self._per_client:
             return self._tables.of_client(row.row.request.client)
-        return self._tables.shared()
+        return self._tables.shared
 
 
 class LookupDrafter(Drafter):

@@ -88,7 +88,7 @@ def test_tables_of_clients_are_evicted_lru() -> None:
     tables.of_client("new")
     assert tables.of_client("0").propose([1], 1).tokens == [0]
     assert tables.of_client("1").propose([1], 1).tokens == [], "the new client evicts the LRU one"
-    assert tables.shared().propose([1], 1).tokens == []
+    assert tables.shared.propose([1], 1).tokens == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_longest_ngram_wins_whether_known_or_counted() -> None:
 def test_new_and_cleared_tables_begin_with_known_ngrams() -> None:
     tables = NGramTables(known_ngrams([1, 2, 3, 3]))
     tables.clear()
-    for table in (tables.shared(), tables.of_client("a")):
+    for table in (tables.shared, tables.of_client("a")):
         assert table.propose([1], 1).tokens == [2]
         assert len(table) == 0
 

@@ -52,7 +52,7 @@ class Replay:
 
     def __init__(self, parts: Sequence[str], costs: Sequence[float]) -> None:
         memory = DraftMemory()
-        self._costs, self._known, self._table = costs, memory.costs, memory.tables.shared()
+        self._costs, self._known, self._table = costs, memory.costs, memory.tables.shared
         self._steps = {part: 0.0 if part in PRIORS else STEP for part in parts}
         sources = [
             memory.source(part, PRIORS.get(part, LAYER_PRIORS), step)
