@@ -109,8 +109,7 @@ class Generator:
         """
 
         def load(bundle: EngineBundle) -> Generator:
-            target = bundle.manifest.target
-            backend = options.open_backend(target, pool_threads=options.process_threads)
+            backend = options.open_backend(bundle.manifest.target, shares_pool=True)
             return cls(bundle, backend, options)
 
         return EngineBundle.load(path, load, verify=options.verify)

@@ -190,20 +190,20 @@ class OpenOptions(ValidatedConfig):
             raise UsageError("options", problem)
         return options.updated(**changes) if changes else options
 
-    def open_backend(self, target: str, *, pool_threads: int | None = None) -> EngineBackend:
+    def open_backend(self, target: str, *, shares_pool: bool = False) -> EngineBackend:
         """Make the backend that runs bundles of ``target``.
 
-        With ``pool_threads``, all engines on a CPU share the process's only pool of that many
-        threads. Raises UsageError for options that do not fit the device, such as threads for
-        engines on a GPU, and EnvironmentMismatchError without the device.
+        With ``shares_pool``, all engines on a CPU share the process's only pool, of
+        ``process_threads``. Raises UsageError for options that do not fit the device, such as
+        threads for engines on a GPU, and EnvironmentMismatchError without the device.
         """
         from ..engines.backends.session import open_backend  # imports NumPy
 
         device, threads = self.device or default_device(target), self.threads
-        if pool_threads is not None and device == "cpu":
+        if shares_pool and device == "cpu":
             from ..engines.backends.ort import use_shared_thread_pool
 
-            use_shared_thread_pool(pool_threads)
+            use_shared_thread_pool(self.process_threads)
             threads = None
         return open_backend(target, device=device, threads=threads, weights=self.weights)
 
