@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from .opening import OpenKeywords, OpenOptions
 from .requests.request import Messages, Prompts, Request, chat_prompts, make_requests
 from .requests.score_request import make_score_requests
 from .schedule import ExitSchedule
-from .schedule.bundle import UntunedWarning, bundle_schedule, untuned_warning
+from .schedule.bundle import bundle_schedule, untuned_warning
 from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
 from .scheduling.loaded_bundle import LoadedBundle, RunningBatchConfig
@@ -28,6 +29,8 @@ from .tokens.chat import SpecialTokens
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
+
+_LOG = logging.getLogger(__name__)
 
 
 def _never() -> bool:
@@ -69,7 +72,7 @@ class Generator:
             check_contract(bundle.manifest)
             self.bundle = bundle
             self.bundle_schedule = bundle_schedule(bundle)
-            self._untuned = UntunedWarning(bundle.manifest, self.bundle_schedule)
+            self._has_warned = False
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
             self.schedules = ScheduleResolver.of(self.model, self.bundle_schedule, options.schedule)
@@ -198,6 +201,12 @@ class Generator:
         """Return a warning if ``schedules`` skip layers of a model with no record of tuning."""
         return untuned_warning(self.bundle.manifest, self.bundle_schedule, schedules)
 
+    def _warn_once(self, schedules: Iterable[ExitSchedule]) -> None:
+        """Log `untuned_warning`, unless this generator has logged one."""
+        if not self._has_warned and (warning := self.untuned_warning(schedules)) is not None:
+            self._has_warned = True
+            _LOG.warning(warning)
+
     def generate(
         self,
         prompts: Prompts,
@@ -224,7 +233,7 @@ class Generator:
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
-        self._untuned.log(schedules)
+        self._warn_once(schedules)
         return self.generate_requests(
             requests, schedules, draft=draft, cancelled=cancelled, on_progress=on_progress
         )
@@ -318,7 +327,7 @@ class Generator:
         """
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
-        self._untuned.log(schedules)
+        self._warn_once(schedules)
         return self.stream_requests(requests, schedules, draft=draft, cancelled=cancelled)
 
     def stream_requests(

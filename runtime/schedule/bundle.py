@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, Manifest
 from .request_schedules import ScheduleResolver
 from .schedule import ExitSchedule
 from .text import format_schedule
-
-_LOG = logging.getLogger(__name__)
 
 
 def bundle_schedule(bundle: EngineBundle) -> ExitSchedule:
@@ -71,21 +68,6 @@ def _previous_schedule(bundle: str | Path) -> ExitSchedule | None:
         return bundle_schedule(EngineBundle.open(bundle))
     except (BundleError, ScheduleError):
         return None
-
-
-class UntunedWarning:
-    """Logs `untuned_warning` once for a bundle."""
-
-    def __init__(self, manifest: Manifest, own: ExitSchedule) -> None:
-        self._manifest = manifest
-        self._own = own
-        self._is_due = True
-
-    def log(self, schedules: Iterable[ExitSchedule]) -> None:
-        """Log the warning, if there is one and it was not logged yet."""
-        if self._is_due and (warning := untuned_warning(self._manifest, self._own, schedules)):
-            self._is_due = False
-            _LOG.warning(warning)
 
 
 def untuned_warning(
