@@ -122,7 +122,7 @@ def names_file(text: str) -> bool:
 
 def read_document(text: str) -> ExitSchedule:
     """Return the schedule, of any depth, of a text `beyond_notation`. Raises ScheduleError."""
-    return make_schedule(text, _file_arguments(text) if names_file(text) else _parsed(text))
+    return make_schedule(text, _document_arguments(text))
 
 
 def beyond_notation(text: str) -> str | None:
@@ -161,11 +161,9 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {_EXAMPLES}")
     if not isinstance(num_layers, Integral):
         raise ScheduleError("num_layers", f"is {shown(num_layers)}; allowed: an integer")
+    if beyond_notation(text):
+        return _document_arguments(text, num_layers)
     name, _, rest = text.strip().partition(":")
-    if names_file(text):
-        return _file_arguments(text, num_layers)
-    if text.lstrip().startswith("{"):
-        return _parsed(text, num_layers)
     if name == "full":
         _options(text, rest, allowed=())
         return full_arguments(num_layers)
@@ -205,25 +203,20 @@ def implied_fields(decay: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _parsed(text: str, num_layers: int | None = None) -> dict[str, Any]:
-    document = parse_json(text, ScheduleError, subject="schedule")
-    return _document_arguments(document, "schedule", num_layers)
-
-
-def _file_arguments(name: str, num_layers: int | None = None) -> dict[str, Any]:
-    path = Path(name.strip())
-    subject = f"schedule {path}"
-    document = read_json(path, ScheduleError, subject=subject)
-    return _document_arguments(document, subject, num_layers)
-
-
-def _document_arguments(document: object, subject: str, num_layers: int | None) -> dict[str, Any]:
-    """Return the arguments in a JSON value: an ExitSchedule's object, or the one in "schedule".
+def _document_arguments(text: str, num_layers: int | None = None) -> dict[str, Any]:
+    """Return the arguments in a file or document: an ExitSchedule's object, or in "schedule".
 
     A bundle's schedule.json, whose digest is checked, and the output of ``skipdec schedule show
     --json`` have "schedule"; everything else in them follows from it. Raises ScheduleError for a
     wrong digest or a schedule of another depth; a ``num_layers`` of None accepts any.
     """
+    subject = "schedule"
+    if names_file(text):
+        path = Path(text.strip())
+        subject = f"schedule {path}"
+        document: object = read_json(path, ScheduleError, subject=subject)
+    else:
+        document = parse_json(text, ScheduleError, subject=subject)
     if isinstance(document, dict) and "schedule" in document:
         _check_digest(document, subject)
         document = document["schedule"]
