@@ -40,13 +40,15 @@ def batches(
             f"--prompt-len {config.prompt_length} and --gen-len {config.num_tokens} are "
             f"{positions:,} positions; the bundle holds {most:,}; lower one of them",
         )
+    tokenizer = generator.tokenizer
     return {
         size: [
-            bundle_prompts(
-                generator,
+            random_prompts(
+                generator.model.vocab_size,
                 batch_size=size,
                 prompt_length=config.prompt_length,
                 seed=config.seed + index,
+                special_ids=_SPECIAL_IDS if tokenizer is None else tokenizer.special_ids,
             )
             for index in range(number)
         ]
@@ -108,17 +110,3 @@ def random_prompts(
         ids = np.arange(vocab_size)
     chosen = np.random.default_rng(seed).integers(0, ids.size, (batch_size, prompt_length))
     return cast("list[list[int]]", ids[chosen].tolist())
-
-
-def bundle_prompts(
-    generator: Generator, *, batch_size: int, prompt_length: int, seed: int
-) -> list[list[int]]:
-    """Return ``random_prompts`` without the special tokens of the bundle's tokenizer."""
-    tokenizer = generator.tokenizer
-    return random_prompts(
-        generator.model.vocab_size,
-        batch_size=batch_size,
-        prompt_length=prompt_length,
-        seed=seed,
-        special_ids=_SPECIAL_IDS if tokenizer is None else tokenizer.special_ids,
-    )
