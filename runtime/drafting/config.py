@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
@@ -177,7 +177,7 @@ class _Reading:
                     "put it last, and only one such part"
                 )
 
-    def values(self, pairs: Iterator[str] | map[str]) -> dict[str, object]:
+    def values(self, pairs: Iterable[str]) -> dict[str, object]:
         """Read ``KEY=VALUE`` pairs into the fields of `DraftConfig`."""
         values: dict[str, object] = {}
         for pair in pairs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -269,21 +269,16 @@ def make_decoding(
     if draft is None:
         return OrdinaryDecoding()
     memory = loaded.draft_memory
+    loaded.engines.load_drafts(draft)
 
-    def by_layers(part: DraftPart) -> Drafter:
-        prior = loaded.drafts.draft_prior(part)
-        shared = loaded.engines, slots, memory.costs, prior
+    def drafter(part: DraftPart) -> Drafter:
+        if part.name == "own":
+            return OwnDrafter(memory.tables, per_client=config.prefixes == "client")
+        if part.name == "lookup":
+            return LookupDrafter()
+        shared = loaded.engines, slots, memory.costs, loaded.drafts.draft_prior(part)
         if part.name == "trained":
             return TrainedDrafter(str(part), LayerPlan(()), *shared)
         return LayerDrafter(str(part), loaded.drafts.plan(part), *shared)
 
-    loaded.engines.load_drafts(draft)
-    makers: Mapping[str, Callable[[DraftPart], Drafter]] = {
-        "own": lambda part: OwnDrafter(memory.tables, per_client=config.prefixes == "client"),
-        "lookup": lambda part: LookupDrafter(),
-        "ends": by_layers,
-        "first": by_layers,
-        "trained": by_layers,
-    }
-    drafters = [makers[part.name](part) for part in draft.parts]
-    return DraftedDecoding(draft, drafters, memory)
+    return DraftedDecoding(draft, [drafter(part) for part in draft.parts], memory)
