@@ -11,9 +11,11 @@ from ...engines.bundle import place_problems, replace_file
 from ...engines.checking import expanded
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
+from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...runtime.commands.options import EngineChoice, opener
+from ...runtime.schedule.pictures import FORMATS
 from ..fitting.inputs import FitConfig
 
 EXAMPLES = """
@@ -103,16 +105,19 @@ def fit(
 
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
-    """Raise one UsageError that names every file that can't be written."""
+    """Raise one UsageError that names every file that can't be written.
+
+    Raises MissingExtraError for a plot without matplotlib.
+    """
     problems = ["--force needs --output or --plot"] if force and not (output or plot) else []
-    for name, path in (("--output", output), ("--plot", plot)):
-        if path is not None:
-            problems += [f"{name} {path}: {one}" for one in place_problems(path, force=force)]
-    if output is not None and output.suffix != ".json":
-        problems.append(f"--output {output}: ends in {output.suffix!r}; allowed: .json")
+    for name, path, endings in (("--output", output, (".json",)), ("--plot", plot, FORMATS)):
+        if path is None:
+            continue
+        problems += [f"{name} {path}: {one}" for one in place_problems(path, force=force)]
+        if path.suffix.lower() not in endings:
+            allowed = ", ".join(endings)
+            problems.append(f"{name} {path}: ends in {path.suffix!r}; allowed: {allowed}")
     if problems:
         raise UsageError("fit", *problems)
     if plot is not None:
-        from ..fitting.report import check_picture
-
-        check_picture(plot)
+        require_extra("plot", "skipdec fit --plot")

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.errors import UsageError, counted
+from ...engines.errors import counted
 from ...engines.host.console import Part, Table
-from ...engines.host.installation import own_version, require_extra
+from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from ..pictures import Chart, Series, plot
@@ -20,7 +20,6 @@ from .speed import MeasuredSpeedup
 if TYPE_CHECKING:
     from .speed import Speedups
 
-FORMATS = (".png", ".svg")
 _HEADINGS = ("layers\nrun", "nats\nper token", "over full\n± error")
 _SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # True: of rows in flight
     False: ("speed-up\nexpected", "of steps\nalone"),
@@ -156,19 +155,11 @@ def _signed(difference: LossDifference) -> str:
     return f"{difference.value:+.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
 
 
-def check_picture(path: Path) -> None:
-    """Raise UsageError for an unsupported suffix, MissingExtraError without matplotlib."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"--plot {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
-    require_extra("plot", "skipdec fit --plot")
-
-
 def plot_fit(fit: Fit, path: Path) -> None:
     """Plot every candidate that was scored on all examples, with the front as a line.
 
     Error bars are one standard error of the difference to full depth.
     """
-    check_picture(path)
     of = fit.config.speedup_of
 
     def points(entries: Sequence[Candidate]) -> list[float]:

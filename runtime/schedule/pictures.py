@@ -13,6 +13,7 @@ from ...engines.bundle import replace_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = (".png", ".svg")
 WIDTH = 7.0  # inches, the width at which a page prints a picture, so that fonts keep their size
 _STYLE = {
     "font.size": 10.0,

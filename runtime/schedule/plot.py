@@ -10,11 +10,10 @@ import numpy as np
 from ...engines.checking import as_path
 from ...engines.errors import UsageError, counted
 from ...engines.host.installation import require_extra
-from .pictures import WIDTH, picture_style, save_picture
+from .pictures import FORMATS, WIDTH, picture_style, save_picture
 from .schedule import ExitSchedule
 from .text import format_schedule
 
-FORMATS = (".png", ".svg")
 _PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed
 _COLOURS = ("#ffffff", "#c9ced6", "#f2a65a", "#3b6ea5")
 _MAX_CELLS = 1 << 26  # of a picture; a cell takes a byte, and several while it is drawn
@@ -35,7 +34,8 @@ def plot_schedule(
     """
     path = as_path(path)
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
+        allowed = ", ".join(FORMATS)
+        raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: {allowed}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"picture {path}", f"{path.absolute().parent} is not a directory; make it")
     require_extra("plot", "skipdec schedule plot")
