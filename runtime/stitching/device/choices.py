@@ -15,7 +15,6 @@ from ....engines.manifest import TensorRole
 from ....engines.memory import ITEM_BYTES, Array, Tensor
 from ...tokens.drawing import TokenDraw
 from ...tokens.logits import CandidateLogits
-from ..protocol import bind
 from .buffers import CandidateResults, Field, Staging
 from .steps import GraphCapture, StepGraphs, StepPart
 
@@ -61,7 +60,6 @@ class DeviceChoice:
         self._copies = [self._device.pinned(self._logits.nbytes) for _ in range(2)]
         self._events = [self._device.event() for _ in range(2)]
         self._turn = 0
-        self._parts: dict[int, StepPart] = {}
         self._graphs = StepGraphs(self._device, GraphCapture(self._device))
 
     def token_address(self, index: int) -> int:
@@ -96,7 +94,6 @@ class DeviceChoice:
     def close(self) -> None:
         """Destroy all graphs and bindings."""
         self._graphs.clear()
-        self._parts.clear()
 
     def _copy_logits(self, first: int, last: int) -> NDArray[np.float32]:
         source = self._logits[first : last + 1]
@@ -105,12 +102,13 @@ class DeviceChoice:
         return target
 
     def _part(self, rows: int) -> StepPart:
-        if rows not in self._parts:
+        parts = self._graphs.parts
+        if rows not in parts:
             tensors: dict[TensorRole, Tensor] = dict(self._results.tensors(rows))
             tensors[DRAWS] = self._draws.device["draws"][:rows]
             tensors[TensorRole.INPUT_IDS] = self._chosen.device["tokens"][:rows]
-            self._parts[rows] = StepPart(rows, [bind(self._session, tensors).run])
-        return self._parts[rows]
+            parts[rows] = StepPart(rows, [self._graphs.bind(self._session, tensors)])
+        return parts[rows]
 
 
 @dataclass

@@ -27,6 +27,8 @@ _LOGGER = logging.getLogger(__name__)
 MOST_GRAPHS = 64
 _MOST_SEEN = 4 * MOST_GRAPHS
 
+_Work = Callable[[], None]
+
 
 class GraphCapture:
     """Captures graphs. After the first failure, it logs the reason and captures no more."""
@@ -52,7 +54,7 @@ class StepPart:
     """Work that a step enqueues together: its beginning, a layer, or its end."""
 
     key: Hashable  # parts with equal keys are interchangeable
-    work: Sequence[Callable[[], None]]
+    work: Sequence[_Work]
     graph: DeviceGraph | None = None
 
     def enqueue(self) -> None:
@@ -66,6 +68,7 @@ class StepGraphs:
 
     A step is captured when it first runs, or once there are 64, when it runs a second time. The
     parts of other steps are captured one by one, because rare steps consist of frequent parts.
+    ``parts`` are those that the owner has made, by key.
     """
 
     def __init__(self, device: Device, capture: GraphCapture) -> None:
@@ -73,10 +76,17 @@ class StepGraphs:
         self._capture = capture
         self._steps: OrderedDict[Hashable, DeviceGraph] = OrderedDict()
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
-        self._parts: list[StepPart] = []  # parts that have graphs
+        self.parts: dict[Hashable, StepPart] = {}
+        self._bindings: list[Binding] = []
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    def bind(self, session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> _Work:
+        """Return an engine's call for the work of a part; `clear` releases it."""
+        binding = bind(session, tensors)
+        self._bindings.append(binding)
+        return binding.run
 
     def enqueue(self, parts: Sequence[StepPart]) -> None:
         """Enqueue a step, whether or not it has a graph of its own yet."""
@@ -99,16 +109,18 @@ class StepGraphs:
             self._capture_parts(parts)
 
     def clear(self) -> None:
-        """Destroy all graphs, so that the memory to which they refer may be freed."""
+        """Destroy graphs, parts and bindings, so that memory to which they refer may be freed."""
         for graph in self._steps.values():
             graph.destroy()
         self._steps.clear()
         self._seen.clear()
-        for part in self._parts:
+        for part in self.parts.values():
             if part.graph is not None:
                 part.graph.destroy()
-            part.graph = None
-        self._parts.clear()
+        self.parts.clear()
+        for binding in self._bindings:
+            binding.release()
+        self._bindings.clear()
 
     def _keep(self, key: Hashable, parts: Sequence[StepPart]) -> None:
         def enqueue() -> None:
@@ -132,8 +144,6 @@ class StepGraphs:
         for part in parts:
             if part.graph is None:
                 part.graph = self._capture.capture(part.enqueue)
-                if part.graph is not None:
-                    self._parts.append(part)
 
 
 # Parts of steps that stay bound, per layer and number of rows; beyond that, all are bound anew.
@@ -141,7 +151,6 @@ class StepGraphs:
 # have run before; calls of fewer rows have caches of their own.
 _KEPT_PARTS = 16
 
-_Work = Callable[[], None]
 SlotCaches = Callable[[int, int], tuple[Tensor, Tensor]]
 """Returns key and value [rows, N, T, W] of a layer's first slots, for a layer and rows."""
 
@@ -195,9 +204,7 @@ class DeviceSteps:
         memory = engines.memory
         embed = engines.embed.spec
         self._rows = DeviceRows(memory, embed, self._num_layers, max_rows, width, mask)
-        self._parts: dict[Hashable, StepPart] = {}
         self._last: tuple[StepLayout, list[StepPart]] | None = None
-        self._bindings: list[Binding] = []
         self.graphs = StepGraphs(memory.device, capture)
 
     def enqueue(
@@ -226,17 +233,16 @@ class DeviceSteps:
     def clear(self) -> None:
         """Destroy all graphs and bindings."""
         self.graphs.clear()
-        self._parts.clear()
         self._last = None
-        for binding in self._bindings:
-            binding.release()
-        self._bindings.clear()
 
     def _parts_of(self, layout: StepLayout, caches: SlotCaches) -> list[StepPart]:
         """Return the embedding, the layers that run and the head, each on its rows."""
         if self._last is not None and self._last[0] is layout:
             return self._last[1]
-        if len(self._parts) > _KEPT_PARTS * (self._num_layers + 2) * self._max_rows.bit_length():
+        if (
+            len(self.graphs.parts)
+            > _KEPT_PARTS * (self._num_layers + 2) * self._max_rows.bit_length()
+        ):
             self.clear()
         rows = self._padded_rows(len(layout.order))
         parts = [self._embed_part(rows)]
@@ -254,7 +260,7 @@ class DeviceSteps:
         def make() -> list[_Work]:
             tensors = self._rows.embed_tensors(rows)
             prepare = partial(self._rows.prepare, rows)
-            return [prepare, self._bind(self._engines.embed, tensors)]
+            return [prepare, self.graphs.bind(self._engines.embed, tensors)]
 
         return self._part(("embed", rows), make)
 
@@ -282,7 +288,7 @@ class DeviceSteps:
         # A graph would fix the length of the longest row, so the capacity, its bound, is used.
         total = np.array(self._capacity, np.int32)
         return [
-            self._bind(
+            self.graphs.bind(
                 session,
                 {
                     **self._rows.layer_tensors(layer, source, count, first),
@@ -296,10 +302,12 @@ class DeviceSteps:
     def _head_part(self, rows: int, source: int) -> StepPart:
         def make() -> list[_Work]:
             results: dict[TensorRole, Tensor] = dict(self.results.tensors(rows * self._width))
-            head = self._bind(self._engines.head, self._rows.head_tensors(source, rows) | results)
+            head = self.graphs.bind(
+                self._engines.head, self._rows.head_tensors(source, rows) | results
+            )
             gathering = self._gathering(self._num_layers, rows, source)
             chosen = self._engines.candidates
-            candidates = [] if chosen is None else [self._bind(chosen, results)]
+            candidates = [] if chosen is None else [self.graphs.bind(chosen, results)]
             return [*gathering, head, *candidates]
 
         return self._part(("head", rows, source), make)
@@ -308,14 +316,10 @@ class DeviceSteps:
         return [partial(self._rows.gather, layer, rows)] if source == GATHERED else []
 
     def _part(self, key: Hashable, make: Callable[[], list[_Work]]) -> StepPart:
-        if key not in self._parts:
-            self._parts[key] = StepPart(key, make())
-        return self._parts[key]
-
-    def _bind(self, session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> _Work:
-        binding = bind(session, tensors)
-        self._bindings.append(binding)
-        return binding.run
+        parts = self.graphs.parts
+        if key not in parts:
+            parts[key] = StepPart(key, make())
+        return parts[key]
 
 
 def borrowed(tensor: Tensor) -> DeviceTensor:

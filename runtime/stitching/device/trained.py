@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ....engines.backends.device import DeviceMemory
-from ....engines.backends.session import Binding, EngineSession
+from ....engines.backends.session import EngineSession
 from ....engines.constants import integer
 from ....engines.manifest import NUM_JOINED, EngineKind, TensorRole
 from ....engines.memory import ITEM_BYTES, DeviceTensor, Tensor
 from ...tokens.logits import StepLogits
 from ..drafts import TrainedEngines
-from ..protocol import bind, cache_tensors
+from ..protocol import cache_tensors
 from ..states import FedEntries
 from .buffers import Field, NarrowResults, Staging
 from .rows import StepLayout
@@ -97,8 +97,6 @@ class DeviceTrainedDrafts:
         token_ids = np.array(engines.spec.token_ids, np.int64)
         self._results = NarrowResults(memory, engines.head.spec, max_rows, token_ids)
         self._graphs = StepGraphs(memory.device, capture)
-        self._parts: dict[Hashable, StepPart] = {}
-        self._bindings: list[Binding] = []
 
     def keep(self, steps: DeviceSteps, layout: StepLayout) -> None:
         """Enqueue the copy of the states of a step, token by token in the order of ``layout``."""
@@ -161,10 +159,6 @@ class DeviceTrainedDrafts:
     def close(self) -> None:
         """Destroy all graphs and bindings."""
         self._graphs.clear()
-        self._parts.clear()
-        for binding in self._bindings:
-            binding.release()
-        self._bindings.clear()
 
     def _fill(self, fed: Sequence[FedEntries[int]], width: int, places: Sequence[int]) -> None:
         self._inputs.turn()
@@ -192,11 +186,12 @@ class DeviceTrainedDrafts:
     def _part(self, call: _Call) -> StepPart:
         slots = call.key.shape, call.key.address, call.value.address
         key = call.rows, call.width, call.is_first, slots
-        if key not in self._parts:
-            if len(self._parts) >= _MOST_PARTS:
-                self.close()
-            self._parts[key] = StepPart(key, self._work(call))
-        return self._parts[key]
+        parts = self._graphs.parts
+        if key not in parts:
+            if len(parts) >= _MOST_PARTS:
+                self._graphs.clear()
+            parts[key] = StepPart(key, self._work(call))
+        return parts[key]
 
     def _work(self, call: _Call) -> list[_Work]:
         """Bind all engines of a step."""
@@ -210,7 +205,9 @@ class DeviceTrainedDrafts:
             read = self._read[:tokens]
             work += [
                 self._copying(read, self._held, device["read"], tokens),
-                self._bind(self._engines.states, {role.STATES: read, role.HIDDEN_STATES_OUT: made}),
+                self._graphs.bind(
+                    self._engines.states, {role.STATES: read, role.HIDDEN_STATES_OUT: made}
+                ),
             ]
         embedding: dict[TensorRole, Tensor] = {
             role.INPUT_IDS: device["tokens"][:tokens],
@@ -224,11 +221,11 @@ class DeviceTrainedDrafts:
         head[role.ROW_POSITIONS] = device["logit rows"][: call.rows]
         return [
             *work,
-            self._bind(self._embed, embedding),
+            self._graphs.bind(self._embed, embedding),
             self._copying(joined, self._sections, device["joined"], 2 * tokens),
-            self._bind(self._engines.entry, entry),
+            self._graphs.bind(self._engines.entry, entry),
             *self._layer_runs(call, entered, outputs),
-            self._bind(self._engines.head, head),
+            self._graphs.bind(self._engines.head, head),
         ]
 
     def _layer_runs(self, call: _Call, read: DeviceTensor, written: DeviceTensor) -> list[_Work]:
@@ -244,7 +241,7 @@ class DeviceTrainedDrafts:
             return replace(own, shape=(count, call.width, *tensor.shape[2:]))
 
         return [
-            self._bind(
+            self._graphs.bind(
                 session,
                 {
                     role.HIDDEN_STATES: by_row(read, first),
@@ -273,8 +270,3 @@ class DeviceTrainedDrafts:
             rows=rows,
             row_bytes=source.nbytes // source.shape[0],
         )
-
-    def _bind(self, session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> _Work:
-        binding = bind(session, tensors)
-        self._bindings.append(binding)
-        return binding.run

@@ -23,14 +23,13 @@ class Steps:
         self.device = HostDevice()
         self.graphs = StepGraphs(self.device, GraphCapture(self.device))
         self.ran: list[int] = []
-        self.parts: dict[int, StepPart] = {}
 
     def run(self, *keys: int) -> None:
         for key in keys:
             work = [partial(self.device.enqueue, partial(self.ran.append, key))]
-            self.parts.setdefault(key, StepPart(key, work))
+            self.graphs.parts.setdefault(key, StepPart(key, work))
         before = len(self.ran)
-        self.graphs.enqueue([self.parts[key] for key in keys])
+        self.graphs.enqueue([self.graphs.parts[key] for key in keys])
         self.device.synchronize()
         assert self.ran[before:] == list(keys)
 
