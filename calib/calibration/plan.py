@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...engines.bundle import require_place
 from ...engines.checking import Problems
 from ...engines.errors import counted
-from ..layerwise.plan import LayerwisePlan, open_texts
+from ..layerwise.plan import LayerwisePlan, open_plan
 from .config import CalibrationConfig
 
 
@@ -29,8 +29,8 @@ class CalibrationPlan(LayerwisePlan):
 def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
-    Raises one SkipDecError with every problem: an output that exists, and those of ``open_texts``.
+    Raises one SkipDecError with every problem: an output that exists, and those of ``open_plan``.
     """
     problems = Problems("calibrate")
     problems.attempt(require_place, config.output, force=config.force)
-    return open_texts(config, problems).plan(CalibrationPlan)
+    return open_plan(CalibrationPlan, config, problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
@@ -50,46 +50,19 @@ class LayerwisePlan:
 Plan = TypeVar("Plan", bound=LayerwisePlan)
 
 
-@dataclass(frozen=True)
-class OpenedTexts:
-    """A checkpoint with the valid parts of data and schedule; errors are in ``problems``."""
-
-    config: LayerwiseConfig
-    problems: Problems
-    checkpoint: Checkpoint
-    data: TokenisedData | None
-    schedule: ExitSchedule | None
-
-    def plan(self, kind: type[Plan]) -> Plan:
-        """Return a plan of ``kind``, with both parts of the texts cut to share ``max_tokens``.
-
-        Raises one SkipDecError with all problems, if any.
-        """
-        data, config = self.data, self.config
-        if data is None or self.schedule is None or self.problems.errors:
-            raise self.problems.error()
-        observed, held_out = _split_rows(data.examples, config)
-        room = config.max_tokens * config.observed_share
-        kept = observed[: _count_within(map(len, observed), room)]
-        kept_out = held_out[: _count_within(map(len, held_out), config.max_tokens - room)]
-        warnings = [*self.checkpoint.warnings, *data.warnings]
-        if dropped := len(data.examples) - len(kept) - len(kept_out):
-            warnings.append(
-                f"{dropped} of {len(data.examples)} texts are left out, over the limit of "
-                f"{config.max_tokens} tokens; raise --max-tokens, which takes more memory"
-            )
-        return kind(
-            config, self.checkpoint, self.schedule, tuple(kept), tuple(kept_out), tuple(warnings)
-        )
-
-
-def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
+def open_plan(
+    kind: type[Plan],
+    config: LayerwiseConfig,
+    problems: Problems,
+    check: Callable[[ModelSpec], None] = lambda model: None,
+) -> Plan:
     """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
     A schedule without a horizon gets the median completion length or, if the data are invalid, the
-    model's maximum length, which rejects the fewest schedules. Errors go to ``problems``: bad lines
-    of the data, too few lines, prompts longer than the model's maximum, a schedule of another
-    depth. Raises all of them if the checkpoint can't be opened.
+    model's maximum length, which rejects the fewest schedules. Both parts of the texts are cut to
+    share ``max_tokens``. Raises one SkipDecError with the ``problems``, those of ``check``, bad
+    lines of the data, too few lines, prompts longer than the model's maximum, and a schedule of
+    another depth.
     """
     drawn = problems.attempt(draw_rows, config)
     checkpoint = problems.attempt(open_checkpoint, config.source)
@@ -100,7 +73,20 @@ def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
         data = problems.attempt(tokenise_rows, checkpoint, drawn, config.data)
     horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
     schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint, horizon)
-    return OpenedTexts(config, problems, checkpoint, data, schedule)
+    problems.attempt(check, checkpoint.model)
+    if data is None or schedule is None or problems.errors:
+        raise problems.error()
+    observed, held_out = _split_rows(data.examples, config)
+    room = config.max_tokens * config.observed_share
+    kept = observed[: _count_within(map(len, observed), room)]
+    kept_out = held_out[: _count_within(map(len, held_out), config.max_tokens - room)]
+    warnings = [*checkpoint.warnings, *data.warnings]
+    if dropped := len(data.examples) - len(kept) - len(kept_out):
+        warnings.append(
+            f"{dropped} of {len(data.examples)} texts are left out, over the limit of "
+            f"{config.max_tokens} tokens; raise --max-tokens, which takes more memory"
+        )
+    return kind(config, checkpoint, schedule, tuple(kept), tuple(kept_out), tuple(warnings))
 
 
 def _split_rows(

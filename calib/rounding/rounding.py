@@ -17,7 +17,7 @@ from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of
 from ...exporter.graphs.tensorrt import block_problems
 from ...runtime.schedule.text import document_text
-from ..layerwise.plan import LayerwisePlan, open_texts
+from ..layerwise.plan import LayerwisePlan, open_plan
 from ..layerwise.run import LayerwiseRun
 from .config import RoundingConfig
 from .engines import RoundedEngine, verbatim_tensors
@@ -171,13 +171,11 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     """Read the data, open the checkpoint and parse the schedule; no weights are read.
 
     Raises one SkipDecError with every problem found: an output that exists, a head that can't be
-    untied, blocks that do not divide a product's inputs, and those of ``open_texts``.
+    untied, blocks that do not divide a product's inputs, and those of ``open_plan``.
     """
     problems = Problems("round")
     problems.attempt(rounded_place(config.output).check, force=config.force)
-    opened = open_texts(config, problems)
-    problems.attempt(_check_structure, config, opened.checkpoint.model)
-    return opened.plan(RoundingPlan)
+    return open_plan(RoundingPlan, config, problems, partial(_check_structure, config))
 
 
 def _check_structure(config: RoundingConfig, model: ModelSpec) -> None:

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from skipdec.calib.calibration.config import CalibrationConfig
+from skipdec.calib.calibration.plan import plan_calibration
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import evaluate
 from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
 from skipdec.calib.fitting.inputs import FitConfig, prepare
-from skipdec.calib.layerwise.plan import open_texts
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import plan_tuning
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.checking import Problems
 from skipdec.engines.errors import SkipDecError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -55,11 +54,9 @@ def calibrated(model: Path, bundle: Path, data: DataConfig) -> Rows:
         num_held_out=1,
         output=data.path.parent / "ranges.json",
     )
-    problems = Problems("calibrate")
-    texts = open_texts(config, problems)
-    if texts.data is None:
-        raise problems.error()
-    return {(one.prompt_token_ids, one.completion_token_ids) for one in texts.data.examples}
+    plan = plan_calibration(config)
+    examples = (*plan.observed, *plan.held_out)
+    return {(one.prompt_token_ids, one.completion_token_ids) for one in examples}
 
 
 def fitted(model: Path, bundle: Path, data: DataConfig) -> Rows:
