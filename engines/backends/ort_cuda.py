@@ -22,7 +22,7 @@ from typing_extensions import override
 from ..errors import BundleError, DeviceError, EnvironmentMismatchError, SkipDecError
 from ..host.gpus import survey_gpus
 from ..host.installation import install_command
-from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
+from ..manifest import PAST_OF, EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import ITEM_BYTES, DeviceTensor, Tensor
 from .choice import choice_graph, choice_spec
 from .device import Device, DeviceMemory, misplaced
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
-_CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
 _FLOATING = frozenset({"float32", "float16", "bfloat16"})  # only CPUs have int8 caches
 _HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # a kernel launch argument
 _NO_KERNEL = "default CPU EP"  # part of ONNX Runtime's message for an operator without CUDA kernel
@@ -153,7 +152,7 @@ class OrtRehearsalBinding(OrtDeviceBinding):
         super().__init__(session, tensors)
         self._device = session.device
         self._count_run = partial(session.count_run, tuple(one.shape for one in tensors.values()))
-        caches = (cast(DeviceTensor, tensors[role]) for role in _CACHES if role in tensors)
+        caches = (cast(DeviceTensor, tensors[role]) for role in PAST_OF.values() if role in tensors)
         self._caches = [cache for cache in caches if cache.dtype in _FLOATING]
 
     @override

@@ -77,6 +77,13 @@ class TensorRole(StrEnum):
     STATES = "states"  # float [B, S, J * E], states beside each other, for drafts
 
 
+PAST_OF = {
+    TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
+    TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
+}
+"""The cache that an engine reads, by the role under which it writes to the same buffer."""
+
+
 class TensorSpec(Record):
     """One input or output of an engine. Dimensions are numbers or symbols (``"B"``, ``"T"``)."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ..backends.device import Device, DeviceMemory, misplaced
 from ..backends.session import Binding, EngineBackend, EngineSession
 from ..errors import BundleError, CapacityError, UsageError
-from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
+from ..manifest import PAST_OF, EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceBuffer, DeviceTensor, Tensor
 from .checks import check_engine, check_environment
 from .library import (
@@ -25,10 +25,6 @@ from .library import (
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
-_IN_PLACE = (
-    (TensorRole.PAST_KEY, TensorRole.PRESENT_KEY),
-    (TensorRole.PAST_VALUE, TensorRole.PRESENT_VALUE),
-)
 _DECODE_PROFILE = 0
 
 
@@ -199,7 +195,7 @@ class TensorRtSession(EngineSession):
             return problems
         return [
             f"{present} is not where {past} is; bind one tensor to both"
-            for past, present in _IN_PLACE
+            for present, past in PAST_OF.items()
             if past in tensors
             and present in tensors
             and cast(DeviceTensor, tensors[past]).address

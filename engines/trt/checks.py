@@ -8,17 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BundleError, EnvironmentMismatchError
-from ..manifest import BuildSpec, EngineSpec, KVBucket, TensorRole, TensorSpec
+from ..manifest import PAST_OF, BuildSpec, EngineSpec, KVBucket, TensorSpec
 from .library import TensorRtLibrary
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
 _OLDEST_COMPATIBLE = (8, 0)  # compute capability; hardware-compatible plans are for Ampere and up
-_ALIASES = {
-    TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
-    TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
-}
 # The parser drops unknown inputs, such as Attention's nonpad_kv_seqlen, with only a warning; the
 # engine would compute something other than the graph.
 _UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
@@ -116,8 +112,8 @@ def _tensor_problems(
 def _alias_problems(engine: Any, spec: EngineSpec) -> Iterator[str]:  # noqa: ANN401
     """Yield cache outputs that are not updated in place: a separate buffer holds one token."""
     for output in spec.outputs:
-        if output.role in _ALIASES:
-            wanted = spec.tensor(_ALIASES[output.role]).name
+        if output.role in PAST_OF:
+            wanted = spec.tensor(PAST_OF[output.role]).name
             seen = engine.get_aliased_input_tensor(output.name)
             if seen != wanted:
                 yield f"{output.name} is written to {seen}; expected {wanted}, in place"

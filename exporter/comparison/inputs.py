@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
+from ...engines.manifest import PAST_OF, EngineKind, EngineSpec, Manifest, TensorRole
 from ...engines.memory import Array
-from ..verification.caches import PAST_OF, position_inputs
+from ..verification.caches import position_inputs
 
 _PROMPT_LENGTHS = (32, 5, 17)  # padded on the right
 

@@ -24,12 +24,11 @@ from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ...engines.host.gpus import survey_gpus
 from ...engines.host.installation import require_extra
 from ...engines.kernels.library import DOMAIN
-from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
+from ...engines.manifest import PAST_OF, EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import compiled_targets, target_of
 from ..config import CANONICAL
 from ..quantization_config import DEFAULT_TARGET
-from ..verification.caches import PAST_OF
 from ..verification.tolerance import Tolerance, engine_tolerance, plan_tolerance
 from .config import CompareConfig
 from .inputs import EngineCall

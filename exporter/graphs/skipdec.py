@@ -16,6 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import (
+    PAST_OF,
     EngineKind,
     FloatType,
     KVType,
@@ -45,14 +46,7 @@ from .onnxruntime import quantize_products
 
 ATTENTION = "Attention"
 NORMS = {"LayerNormalization": "LayerNorm", "RMSNormalization": "RmsNorm"}  # standard → skipdec's
-CACHES = frozenset(
-    {
-        TensorRole.PAST_KEY,
-        TensorRole.PAST_VALUE,
-        TensorRole.PRESENT_KEY,
-        TensorRole.PRESENT_VALUE,
-    }
-)
+CACHES = frozenset((*PAST_OF, *PAST_OF.values()))
 
 
 def lower(

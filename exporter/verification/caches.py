@@ -9,11 +9,6 @@ from numpy.typing import NDArray
 from ...engines.manifest import KV_SCALE_BYTES, TensorRole, TensorSpec
 from ...engines.memory import Array, numpy_dtype
 
-PAST_OF = {
-    TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
-    TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
-}
-
 
 def unused_cache(past: TensorSpec, rows: int, capacity: int, *, zeroed: bool) -> Array:
     """Return an empty cache [B, N, T, W] of the dtype of ``past``.

@@ -11,11 +11,11 @@ from torch import nn
 from typing_extensions import override
 
 from ...engines.backends.session import EngineSession
-from ...engines.manifest import EngineSpec, TensorRole
+from ...engines.manifest import PAST_OF, EngineSpec, TensorRole
 from ...engines.memory import Array, numpy_dtype
 from ...runtime.stitching.protocol import run_once
 from ..architecture.modules import call_by_role
-from .caches import PAST_OF, position_inputs
+from .caches import position_inputs
 
 
 class EngineCalls(ABC):
