@@ -20,24 +20,12 @@ from .lowering import constant, only_use, replace_value
 _ADDED = 8  # columns of W and rows of V: products of multiples of 8 run on tensor cores
 
 
-@dataclass(frozen=True)
-class _FeedForward:
-    """The nodes of relu(x W + b) V + d in order, and their parameters."""
-
-    nodes: list[ir.Node]
-    inputs: ir.Value
-    first: ir.Value
-    first_bias: ir.Value
-    second: ir.Value
-    second_bias: ir.Value
-
-
 def absorb_biases(graph: ir.Graph) -> None:
     """Replace every 16-bit feed-forward with ReLU and two biases in place."""
     for relu in [node for node in graph if node.op_type == "Relu"]:
         found = _feed_forward(graph, relu)
         if found is not None and found.first.dtype != ir.DataType.FLOAT:
-            _Absorption(graph, found).run()
+            found.absorb_biases()
 
 
 def _feed_forward(graph: ir.Graph, relu: ir.Node) -> _FeedForward | None:
@@ -55,65 +43,71 @@ def _feed_forward(graph: ir.Graph, relu: ir.Node) -> _FeedForward | None:
     known = [each for each in parameters if each is not None and each.is_initializer()]
     if inputs is None or len(known) != len(parameters):
         return None
-    return _FeedForward(nodes, inputs, *known)
+    return _FeedForward(graph, nodes, inputs, *known)
 
 
-class _Absorption:
-    """Replaces the nodes of a feed-forward by new ones, inserted before its last node."""
+@dataclass(frozen=True)
+class _FeedForward:
+    """The nodes of relu(x W + b) V + d in order, and their parameters."""
 
-    def __init__(self, graph: ir.Graph, found: _FeedForward) -> None:
-        assert found.first.shape is not None
-        self._graph = graph
-        self._found = found
-        self._size = int(found.first.shape.numpy()[0])  # E
+    graph: ir.Graph
+    nodes: list[ir.Node]
+    inputs: ir.Value
+    first: ir.Value
+    first_bias: ir.Value
+    second: ir.Value
+    second_bias: ir.Value
 
-    def run(self) -> None:
-        """Replace the nodes."""
-        found = self._found
-        products = self._node("MatMul", [found.inputs, self._wide()])
+    def absorb_biases(self) -> None:
+        """Replace the nodes by new ones, inserted before the last."""
+        products = self._node("MatMul", [self.inputs, self._wide()])
         active = self._node("Max", [products, self._thresholds()])
         result = self._node("MatMul", [active, self._tall()])
-        replace_value(found.nodes[-1].outputs[0], result)
-        self._graph.remove(reversed(found.nodes), safe=True)
+        replace_value(self.nodes[-1].outputs[0], result)
+        self.graph.remove(reversed(self.nodes), safe=True)
+
+    @property
+    def _size(self) -> int:
+        assert self.first.shape is not None
+        return int(self.first.shape.numpy()[0])  # E
 
     def _wide(self) -> ir.Value:
         """Return W with columns of zeros."""
         zeros = self._zeros("feed_forward.columns", self._size, _ADDED)
-        return self._node("Concat", [self._found.first, zeros], axis=1)
+        return self._node("Concat", [self.first, zeros], axis=1)
 
     def _thresholds(self) -> ir.Value:
         """Return -b, then 1 for each row of b V + d."""
-        negative = self._node("Neg", [self._float32(self._found.first_bias)])
-        ones = constant(self._graph, "feed_forward.ones", np.array([1, 1] + [0] * 6, np.float32))
+        negative = self._node("Neg", [self._float32(self.first_bias)])
+        ones = constant(self.graph, "feed_forward.ones", np.array([1, 1] + [0] * 6, np.float32))
         return self._narrow(self._node("Concat", [negative, ones], axis=0))
 
     def _tall(self) -> ir.Value:
         """Return V with b V + d in two rows below, and zeros."""
-        found = self._found
-        rows = constant(self._graph, "feed_forward.row", np.array([1, -1], np.int64))
-        row = self._node("Reshape", [self._float32(found.first_bias), rows])  # [1, F]
-        product = self._node("MatMul", [row, self._float32(found.second)])
-        total = self._node("Add", [product, self._float32(found.second_bias)])  # [1, E]
+        rows = constant(self.graph, "feed_forward.row", np.array([1, -1], np.int64))
+        row = self._node("Reshape", [self._float32(self.first_bias), rows])  # [1, F]
+        product = self._node("MatMul", [row, self._float32(self.second)])
+        total = self._node("Add", [product, self._float32(self.second_bias)])  # [1, E]
         high = self._narrow(total)
         low = self._narrow(self._node("Sub", [total, self._float32(high)]))
         zeros = self._zeros("feed_forward.rows", _ADDED - 2, self._size)
-        return self._node("Concat", [found.second, high, low, zeros], axis=0)
+        return self._node("Concat", [self.second, high, low, zeros], axis=0)
 
     def _zeros(self, name: str, *shape: int) -> ir.Value:
-        sizes = constant(self._graph, name, np.array(shape, np.int64))
-        zero = ir.tensor([0.0], self._found.first.dtype)
+        sizes = constant(self.graph, name, np.array(shape, np.int64))
+        zero = ir.tensor([0.0], self.first.dtype)
         return self._node("ConstantOfShape", [sizes], value=zero)
 
     def _float32(self, value: ir.Value) -> ir.Value:
         return self._node("Cast", [value], to=ir.DataType.FLOAT)
 
     def _narrow(self, value: ir.Value) -> ir.Value:
-        assert self._found.first.dtype is not None
-        return self._node("Cast", [value], to=self._found.first.dtype)
+        assert self.first.dtype is not None
+        return self._node("Cast", [value], to=self.first.dtype)
 
     def _node(
         self, op_type: str, inputs: list[ir.Value], **attributes: int | ir.TensorProtocol
     ) -> ir.Value:
         node = ir.node(op_type, inputs, attributes)
-        self._graph.insert_before(self._found.nodes[-1], node)
+        self.graph.insert_before(self.nodes[-1], node)
         return node.outputs[0]

@@ -8,7 +8,7 @@ Instead of x, the tensors that produce x are divided by s, so nothing is left to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -106,8 +106,8 @@ def _engine_problems(
 class _Scales:
     """Factors for a stored tensor [out, in] or [out]: multiply ``columns``, divide ``rows``."""
 
-    rows: NDArray[np.float32] | None = field(default=None)
-    columns: NDArray[np.float32] | None = field(default=None)
+    rows: NDArray[np.float32] | None = None
+    columns: NDArray[np.float32] | None = None
 
 
 class _MigratedReader:
