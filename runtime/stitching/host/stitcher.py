@@ -23,6 +23,7 @@ class HostStitcher(Stitcher):
     """Holds engines on numpy arrays and the memory of their passes, for `HostSlotStitcher`.
 
     The memory that is allocated at the start is for up to ``max_rows`` rows of one token.
+    ``session(layer)`` is a layer's engine; the draft layer has the number after the last layer's.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class HostStitcher(Stitcher):
         self.embed = embed
         self.layers = tuple(layers)
         self.head = head
+        self.session = partial(_session_of, self.layers, drafts)  # a method would make a cycle
         self._max_rows = max_rows
         self._workspace: Workspace | None = self._new_workspace(max_rows)
         self.end_states: Array = np.zeros((0, 0, 0))  # of the last prompts, [rows, 3, E]
@@ -52,10 +54,6 @@ class HostStitcher(Stitcher):
                 size = 1 << (max(tokens, _LEAST_TOKENS) - 1).bit_length()
             held = self._workspace = self._new_workspace(size)
         return held
-
-    def session(self, layer: int) -> EngineSession:
-        """Return a layer's engine; the draft layer has the number after the last layer's."""
-        return _session_of(self.layers, self.drafts, layer)
 
     @override
     def forget(self, memory: Buffer) -> None:
@@ -118,8 +116,7 @@ class HostStitcher(Stitcher):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
     def _new_workspace(self, tokens: int) -> Workspace:
-        session = partial(_session_of, self.layers, self.drafts)  # not self, which would be a cycle
-        return Workspace(self.embed, self.head, self.drafts, tokens, session)
+        return Workspace(self.embed, self.head, self.drafts, tokens, self.session)
 
     def _run(
         self,
