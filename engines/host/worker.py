@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Self
 
-from ..errors import SentError, SkipDecError
+from ..errors import SkipDecError
+from .sent_error import SentError
 from .signals import signal_name
 from .tied import tied_command
 

@@ -13,7 +13,8 @@ from uuid import uuid4
 from pydantic import ConfigDict, TypeAdapter
 
 from ...engines.documents import lone_surrogate
-from ...engines.errors import ClosedError, SentError, UsageError, shown
+from ...engines.errors import ClosedError, UsageError, shown
+from ...engines.host.sent_error import SentError
 from ..requests.request import Request
 from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
