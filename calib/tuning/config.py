@@ -16,6 +16,7 @@ FULL = "full"  # the schedule that runs every layer
 
 _FOR_WHOLE_MODELS = ("from_scratch", "distill", "lora", "gradient_checkpointing")
 _SPEC = Option(metavar="SPEC")
+_DRAFT_LAYER_RATE = 2e-3
 
 
 class DraftObjective(ValidatedConfig):
@@ -81,7 +82,9 @@ class TuneConfig(ValidatedConfig):
         description="prompt + completion (the model's, at most 8192; data self: 512)",
     )
     learning_rate: Annotated[float, Option()] = Field(
-        default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
+        default=1e-4,
+        gt=0,
+        description="fresh and small models: 1e-3 to 3e-3; a draft layer: 2e-3 if not given",
     )
     warmup_fraction: float = Field(
         default=0.05, ge=0, lt=1, description="part of the steps in which the learning rate rises"
@@ -89,7 +92,7 @@ class TuneConfig(ValidatedConfig):
     decay: Literal["linear", "cosine", "constant"] = Field(
         default="linear", description="course of the learning rate afterwards"
     )
-    weight_decay: float = Field(default=0.01, ge=0, description="weight decay of AdamW")
+    weight_decay: float = Field(default=0.01, ge=0, description="weight decay of the optimizer")
     epochs: Annotated[float | None, Option()] = Field(
         default=None, gt=0, description="passes over the data (1)"
     )
@@ -133,7 +136,10 @@ class TuneConfig(ValidatedConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_as_the_data(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _filled_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Add a draft layer's learning rate; read validation data as the others."""
+        if values.get("draft_layer"):
+            values = {"learning_rate": _DRAFT_LAYER_RATE} | values
         path, data = values.get("validation"), values.get("data")
         if isinstance(path, str | Path) and isinstance(data, dict | DataConfig):
             return values | {"validation": dict(data) | {"path": path}}

@@ -20,10 +20,11 @@ from ..batches import batches
 from ..model import IGNORED_LABEL
 from ..trainer import OrderedTrainer
 from .layer import DraftLayer, Reading, behind, guess_places
+from .optimizer import DraftOptimizer
 
-GUESSES = 4  # trained in a row
+GUESSES = 3  # trained in a row
 MOST_TOKENS = 4096  # scored by a draft layer
-_FADING = 0.8  # weight of a guess ÷ that of the one before it
+_FADING = 0.5  # weight of a guess ÷ that of the one before it
 _FITTED_EXAMPLES = 256
 _RIDGE = 3e-3  # of the mean of the diagonal
 
@@ -85,6 +86,16 @@ class DraftLayerTrainer(OrderedTrainer):
         super().__init__(*args, model=model, **kwargs)
         self._layer = model
         model.base.to(self.args.device)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> DraftOptimizer:
+        """Return the optimizer; Trainer calls this once."""
+        layer = self._layer
+        inside = [each for each in layer.layer.parameters() if each.ndim == 2]
+        matrices = {id(each): each for each in (layer.states, layer.entry, *inside)}
+        others = [each for each in layer.parameters() if id(each) not in matrices]
+        rate, decay = self.args.learning_rate, self.args.weight_decay
+        self.optimizer: DraftOptimizer = DraftOptimizer(matrices.values(), others, rate, decay)
+        return self.optimizer
 
     def compute_loss(
         self,

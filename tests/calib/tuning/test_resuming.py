@@ -116,13 +116,15 @@ def test_a_resumed_run_may_save_and_log_at_new_intervals(
     assert [one.step for one in report.losses] == [1, 3, 4, 5, 6]
 
 
-def test_a_resumed_run_reports_the_losses_of_an_undisturbed_one(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+def test_a_resumed_run_ends_as_an_undisturbed_one(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tune(settings(logging_steps=2))
+    weights = (tmp_path / "tuned" / "draft_layer.safetensors").read_bytes()
     interrupt(settings(logging_steps=2, force=True), 5, monkeypatch)
     resumed = tune(settings(logging_steps=2, force=True, resume=True))
     assert resumed.losses == whole.losses
+    assert (tmp_path / "tuned" / "draft_layer.safetensors").read_bytes() == weights
 
 
 def test_a_run_stopped_by_a_signal_publishes_nothing(
