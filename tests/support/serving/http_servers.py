@@ -20,8 +20,7 @@ from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
-from skipdec.runtime.serving.messages import Begun
-from skipdec.runtime.serving.queue import RequestQueue
+from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
 ROWS = 2  # running at once
 _PAUSE = 0.005  # s between polls, which leave the processor to the server
@@ -145,7 +144,7 @@ def held_steps() -> Iterator[Event]:
 @contextmanager
 def held_prompts() -> Iterator[Event]:
     """Make engines of this process wait before they run a prompt, inside the block."""
-    with _held(RequestQueue, "take", lambda _, message: isinstance(message, Begun)) as waits:
+    with _held(SlotStitcher, "prefill", lambda *_: True) as waits:
         yield waits
 
 
