@@ -86,7 +86,7 @@ class TuningDirectories:
         """
         saves = self._saves()
         whole = next((save for save in saves if _is_whole(save)), None)
-        if whole is None and (sealed := [one.name for one in saves if (one / SEAL_NAME).exists()]):
+        if whole is None and (sealed := [save.name for save in saves if _is_sealed(save)]):
             raise UsageError(
                 "--resume",
                 f"finds only damaged saves ({', '.join(sealed)}); restore one of them, or delete "
@@ -128,8 +128,9 @@ class TuningDirectories:
         On a full disk they would take the space that other programs need.
         """
         saves = self._saves()
-        unfinished = [save for save in saves if not (save / SEAL_NAME).exists()]
-        for path in unfinished if len(unfinished) < len(saves) else [self.work]:
+        unfinished = [save for save in saves if not _is_sealed(save)]
+        can_resume = len(unfinished) < len(saves)
+        for path in unfinished if can_resume else [self.work]:
             shutil.rmtree(path, ignore_errors=True)  # errors here must not hide the failure
 
     def stage(self) -> Path:
@@ -196,6 +197,11 @@ def num_processes() -> int:
 def seal_save(save: Path) -> None:
     """Record the hashes of a save's files, which don't change afterwards."""
     replace_file(save / SEAL_NAME, json.dumps(_hashes(save), indent=2).encode() + b"\n")
+
+
+def _is_sealed(save: Path) -> bool:
+    """Return True if a save was written to its end; its files may have changed since."""
+    return (save / SEAL_NAME).exists()
 
 
 def _differences(before: Any, after: Any, name: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON)

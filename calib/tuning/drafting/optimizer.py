@@ -27,15 +27,9 @@ class DraftOptimizer(Optimizer):
         learning_rate: float,
         weight_decay: float,
     ) -> None:
-        muon = Muon(
-            matrices,
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )
         self._parts = (
-            muon,
-            AdamW(others, lr=_ADAMW_RATE * learning_rate, weight_decay=weight_decay),
+            Muon(matrices, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw"),
+            AdamW(others, _ADAMW_RATE * learning_rate, weight_decay=weight_decay),
         )
         super().__init__(self._groups(), {})
 

@@ -91,10 +91,10 @@ class DraftLayerTrainer(OrderedTrainer):
         """Return the optimizer; Trainer calls this once."""
         layer = self._layer
         inside = [each for each in layer.layer.parameters() if each.ndim == 2]
-        matrices = {id(each): each for each in (layer.states, layer.entry, *inside)}
-        others = [each for each in layer.parameters() if id(each) not in matrices]
+        matrices = dict.fromkeys((layer.states, layer.entry, *inside))
+        others = [each for each in layer.parameters() if each not in matrices]
         rate, decay = self.args.learning_rate, self.args.weight_decay
-        self.optimizer: DraftOptimizer = DraftOptimizer(matrices.values(), others, rate, decay)
+        self.optimizer: DraftOptimizer = DraftOptimizer(matrices, others, rate, decay)
         return self.optimizer
 
     def compute_loss(
