@@ -41,7 +41,9 @@ def parse_admission(text: str | None, *, on_device: bool = False) -> Admission:
     None stands for fcfs on a CPU and for gang on a device. Raises UsageError for an unknown name or
     parameter, one that is given twice, and a value that is not a whole number ≥ 0.
     """
-    name, _, values = (text or ("gang" if on_device else "fcfs")).partition(":")
+    if text is None:
+        text = "gang" if on_device else "fcfs"
+    name, _, values = text.partition(":")
     if name not in _ADMISSIONS:
         meant = did_you_mean(name, _ADMISSIONS)
         raise UsageError(

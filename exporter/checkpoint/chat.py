@@ -38,8 +38,8 @@ def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> Check
 
     The template is the file chat_template.jinja, else the text ``chat_template`` of
     tokenizer_config.json, else that of chat_template.json. Of several named templates, the one
-    called "default" is used. Raises CheckpointError for a file that can't be read, and for a
-    template that is too long or can't render a chat.
+    called "default" is used. An empty template is none. Raises CheckpointError for a file that
+    can't be read, and for a template that is too long or can't render a chat.
     """
     found = _template(directory)
     if found is None:
@@ -129,9 +129,10 @@ def _template(directory: Path) -> tuple[Path, str] | None:
     if path.is_file():
         content = read_file(path, CheckpointError, limit=MAX_TEMPLATE_BYTES)
         try:
-            return path, content.decode()
+            text = content.decode()
         except UnicodeDecodeError as error:
             raise CheckpointError(str(path), f"is not UTF-8 at byte {error.start}") from error
+        return (path, text) if text else None  # an empty one is none, as in transformers
     for name in CHAT_FILES[1:]:
         path = directory / name
         template = (
@@ -142,6 +143,8 @@ def _template(directory: Path) -> tuple[Path, str] | None:
             template = next(
                 (each.get("template") for each in named if each.get("name") == _DEFAULT), None
             )
+        if template in ("", None):
+            continue
         if isinstance(template, str):
             if len(template.encode(errors="replace")) > MAX_TEMPLATE_BYTES:
                 raise CheckpointError(
@@ -150,12 +153,11 @@ def _template(directory: Path) -> tuple[Path, str] | None:
                     "shorten or remove it",
                 )
             return path, template
-        if template is not None:
-            raise CheckpointError(
-                str(path),
-                f"has the chat template {shown(template)}; allowed: a text, or a list with "
-                'one named "default"; correct or remove it',
-            )
+        raise CheckpointError(
+            str(path),
+            f"has the chat template {shown(template)}; allowed: a text, or a list with "
+            'one named "default"; correct or remove it',
+        )
     return None
 
 

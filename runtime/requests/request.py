@@ -321,11 +321,13 @@ def make_request(
     room = model.max_seq_len - len(token_ids)
     most = room if max_model_len is None else min(room, max_model_len - len(token_ids))
     max_tokens = params.max_tokens if params.max_tokens is not None else max(1, most)
-    if not problems and (room < 1 or max_tokens > room):
+    if not problems and max_tokens > room:
+        seen, remedy = "leaves no room for a completion", "shorten the prompt"
+        if room > 0:
+            seen, remedy = f"max_tokens is {max_tokens}", f"{remedy} or lower max_tokens"
         problems.append(
-            f"{subject} has {len(token_ids)} tokens and max_tokens is {shown(params.max_tokens)}; "
-            f"the bundle holds {model.max_seq_len} positions; "
-            "shorten the prompt or lower max_tokens"
+            f"{subject} has {len(token_ids)} tokens and {seen}; the bundle holds "
+            f"{model.max_seq_len} positions; {remedy}"
         )
     per_token = 0 if params.logprobs is None else params.logprobs + 1  # including the chosen token
     num_logprobs = params.n * max_tokens * per_token

@@ -124,6 +124,12 @@ def test_a_template_that_is_no_text_is_refused(source: Path, template: object) -
         open_checkpoint(CheckpointSource(model=str(source)))
 
 
+@pytest.mark.parametrize("name", ["chat_template__jinja", "tokenizer_config__json"])
+def test_an_empty_template_is_none(source: Path, name: str) -> None:
+    write(source, **{name: "" if "jinja" in name else {"chat_template": ""}})
+    assert open_checkpoint(CheckpointSource(model=str(source))).chat is None
+
+
 def transformers_warnings(source: Path, **config: object) -> list[str]:
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "</s>"}
     write(source, tokenizer_config__json=names | config)

@@ -176,7 +176,7 @@ def test_the_last_request_of_a_call_is_never_held() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"),
+        *("", "fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"),
         "gang:min_free=" + "9" * 5000,
         "gang:min_free=2,min_free=3",
     ],

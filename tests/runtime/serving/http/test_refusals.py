@@ -58,7 +58,12 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SHORT | {"prompt": [[]]}, 400, "no tokens"),
     (COMPLETIONS, SHORT | {"prompt": ["a", [5]]}, 400, "neither a text nor a list"),
     (COMPLETIONS, SHORT | {"prompt": [10**6]}, 400, "token id 1000000"),
-    (COMPLETIONS, SHORT | {"prompt": [5] * 64}, 400, "64 tokens"),
+    (
+        COMPLETIONS,
+        SHORT | {"prompt": [5] * 64},
+        400,
+        "64 tokens and leaves no room .*; shorten the prompt",
+    ),
     (COMPLETIONS, SHORT | {"prompt": [5] * 65}, 400, "65 tokens"),
     (COMPLETIONS, SHORT | {"prompt": "\ud800"}, 400, r"has the lone surrogate .*d800, half of a"),
     (COMPLETIONS, SHORT | {"stop": "\udfff"}, 400, r"has the lone surrogate .*dfff"),
