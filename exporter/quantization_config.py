@@ -195,6 +195,20 @@ class QuantizationConfig(ValidatedConfig):
             )
 
 
+def draft_layer_precision(precision: PrecisionSpec, form: str) -> PrecisionSpec:
+    """Return the number formats of a draft layer in a bundle of ``precision`` and ``form``.
+
+    With skipdec's kernels, float weights become int8 in blocks. Drafts then read at most half the
+    bytes, hold as often, and texts do not depend on them.
+    """
+    if form != "skipdec" or precision.quantize != "none":
+        return precision
+    in_blocks = {"block_size": DEFAULT_INT8_BLOCK_SIZE, "accuracy_level": 4}
+    return precision.model_copy(
+        update={"quantize": "int8-block", "head_quantize": "int8-block", **in_blocks}
+    )
+
+
 def _default_block_size(used: tuple[Quantization, ...]) -> int:
     """Return 64 for int8 in blocks, where activations are scaled per block, too; else 128."""
     return DEFAULT_INT8_BLOCK_SIZE if "int8-block" in used else DEFAULT_BLOCK_SIZE

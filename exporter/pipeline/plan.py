@@ -35,7 +35,7 @@ from ..architecture.weights import engine_name
 from ..checkpoint.chat import CheckpointChat
 from ..checkpoint.draft_layer import TrainedDraftLayer
 from ..quantization.quantize import stored_layout
-from ..quantization_config import DEFAULT_TARGET, QuantizationConfig
+from ..quantization_config import DEFAULT_TARGET, QuantizationConfig, draft_layer_precision
 from ..verification.report import VerificationRequest
 from .report import Stages
 
@@ -160,6 +160,12 @@ class BundlePlan:
         """Return the form to which graphs are lowered; see ``Manifest.form``."""
         return self.kernels or self.target
 
+    def precision_of(self, planned: PlannedEngine) -> PrecisionSpec:
+        """Return the number formats of an engine: those of the bundle, or of its draft layer."""
+        if planned.is_draft:
+            return draft_layer_precision(self.precision, self.form)
+        return self.precision
+
     @property
     def keeps_canonical(self) -> bool:
         """Return True if the bundle also contains canonical engines."""
@@ -244,18 +250,19 @@ def planned_engines(
     drafts: DraftParts = DraftParts(),
 ) -> tuple[PlannedEngine, ...]:
     """Return the engines of a bundle in the manifest's order, with the size of their files."""
-    sized = lru_cache(partial(_planned_size, precision=precision, form=form))
+    sized = lru_cache(partial(_planned_size, form=form))
 
     def planned(kind: EngineKind, index: int | None = None) -> PlannedEngine:
         if tensorrt is None:
-            return PlannedEngine(kind, index, sized(kind, model))
+            return PlannedEngine(kind, index, sized(kind, model, precision))
         capacities = tensorrt.capacities(kind)
-        size = (sized(kind, model) + _PLAN_BYTES) * (len(capacities) or 1)
+        size = (sized(kind, model, precision) + _PLAN_BYTES) * (len(capacities) or 1)
         return PlannedEngine(kind, index, size, capacities)
 
     def drafted(kind: EngineKind, own: ModelSpec) -> PlannedEngine:
         index = 0 if kind is EngineKind.LAYER else None
-        return PlannedEngine(kind, index, sized(kind, own), drafted=own)
+        size = sized(kind, own, draft_layer_precision(precision, form))
+        return PlannedEngine(kind, index, size, drafted=own)
 
     layers = (planned(EngineKind.LAYER, index) for index in range(model.num_layers))
     ends = (planned(EngineKind.HEAD), planned(EngineKind.CANDIDATES))

@@ -152,7 +152,7 @@ class _Building:
             assert canonical is not None
             engine = self._compiler.compile(canonical)
         else:
-            engine = self._source.engine(planned, plan.form, plan.precision)
+            engine = self._source.engine(planned, plan.form, plan.precision_of(planned))
         engine = engine.model_copy(update={"canonical": canonical})
         kept = canonical.files if canonical is not None and plan.keeps_canonical else ()
         report = EngineReport(

@@ -24,7 +24,7 @@ from ..checkpoint.checkpoint import open_checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
-from ..quantization_config import DEFAULT_TARGET
+from ..quantization_config import DEFAULT_TARGET, draft_layer_precision
 from .answers import AnswerCheck
 from .calls import ModuleCalls, SessionCalls
 from .drafts import check_draft_head, open_draft_layer
@@ -138,9 +138,10 @@ class Verification:
         self._quantized = Reference(self._model, self._precision, reader, form, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
-        self._draft = (  # no factors were measured for its inputs
-            None if draft is None else Reference(draft.model, self._precision, draft.reader, form)
-        )
+        self._draft = None
+        if draft is not None:  # no factors were measured for its inputs
+            formats = draft_layer_precision(self._precision, form)
+            self._draft = Reference(draft.model, formats, draft.reader, form)
         self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else manifest.target)
         # Runs plans; without it, the reason.
         self._gpu, self._no_gpu = plan_backend(bundle) if self._is_compiled else (None, "")

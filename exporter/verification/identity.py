@@ -14,6 +14,7 @@ from ..architecture.architecture import engine_parameters
 from ..config import CANONICAL
 from ..graphs.dtypes import check_dtypes
 from ..quantization.migration import MIGRATION, Migration
+from ..quantization_config import draft_layer_precision
 
 
 def check_identity(
@@ -60,8 +61,13 @@ def checked_graphs(bundle: EngineBundle) -> dict[str, onnx.GraphProto]:
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
     requested = [(spec, float_precision, CANONICAL) for spec in manifest.canonical]
     if not target_of(manifest.target).is_compiled:
-        engines = (*manifest.all_engines, *manifest.draft_engines)
-        requested = [(spec, manifest.precision, manifest.form) for spec in engines] + requested
+        own, form = manifest.precision, manifest.form
+        requested += [(spec, own, form) for spec in manifest.all_engines]
+        if manifest.draft_head is not None:
+            requested.append((manifest.draft_head.engine, own, form))
+        if manifest.trained_draft is not None:
+            drafted = draft_layer_precision(own, form)
+            requested += [(spec, drafted, form) for spec in manifest.trained_draft.engines]
     graphs: dict[str, onnx.GraphProto] = {}
     problems: list[str] = []
     for spec, precision, target in requested:

@@ -112,6 +112,18 @@ def test_drafts_of_all_structures_and_precisions_pass_verification(
     assert joined == (3 * width, 2 * width)
 
 
+@pytest.mark.parametrize(("dtype", "item_size"), [("float32", 4), ("float16", 2)])
+def test_a_draft_layer_reads_int8_blocks_beside_float_layers(
+    dtype: str, item_size: int, drafted: Callable[..., Path]
+) -> None:
+    manifest = EngineBundle.open(drafted("untied", dtype=dtype)).manifest
+    assert manifest.precision.quantize == "none"
+    draft = manifest.trained_draft
+    assert draft is not None
+    ratio = manifest.layers[0].step_bytes / draft.layer.step_bytes
+    assert 0.8 * item_size < ratio < item_size  # a scale per 64 weights, norms and biases are left
+
+
 def head_logits(bundle: EngineBundle, spec: EngineSpec, rows: int) -> np.ndarray:
     calls = SessionCalls(OrtBackend(1).load(bundle, spec))
     width = int(spec.tensor(TensorRole.HIDDEN_STATES).shape[-1])
