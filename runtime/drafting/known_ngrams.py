@@ -15,7 +15,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.constants import integer
 from ...engines.documents import parse_json
 from ...engines.errors import BundleError, SkipDecError, shown
-from .ngrams import NOTHING_KNOWN, Followers, KnownNGrams
+from .ngrams import NOTHING_KNOWN, Follower, KnownNGrams
 
 MAX_NGRAMS_BYTES = integer("max_ngrams_bytes")
 KNOWN_TOKENS = integer("draft_known_tokens")  # of the longest n-gram
@@ -73,8 +73,8 @@ def _is_redundant(longer: _Entry, shorter: _Entry) -> bool:
 def known_ngrams(bundle: EngineBundle) -> Callable[[], KnownNGrams]:
     """Read the n-grams that ``bundle`` has; the result parses them once, as `parse_ngrams` does.
 
-    Parsing takes tens of milliseconds, which only drafts need. Raises BundleError for a file that
-    is gone or too large.
+    Parsing takes up to a quarter of a second, which only drafts need. Raises BundleError for a file
+    that is gone or too large.
     """
     name = bundle.manifest.ngrams
     if name is None:
@@ -90,14 +90,14 @@ def parse_ngrams(
 ) -> KnownNGrams:
     """Parse the file of n-grams ``subject``.
 
-    Raises ``raises`` unless it is an object with at most 16,384 of them, each once, of tokens
+    Raises ``raises`` unless it is an object with at most 65,536 of them, each once, of tokens
     below ``vocab_size``.
     """
     document = parse_json(content, raises, subject=subject, remedy=remedy, exact=True)
     rows = document.get("ngrams") if isinstance(document, dict) else None
     if not isinstance(rows, list) or len(rows) > MAX_KNOWN:
         raise raises(subject, f"has no list ngrams of up to {MAX_KNOWN:,} n-grams; {remedy}")
-    known: dict[tuple[int, ...], Followers] = {}
+    known: dict[tuple[int, ...], Follower] = {}
     for index, row in enumerate(rows):
         entry = _entry(row, vocab_size)
         if entry is None or entry.tokens in known:
@@ -107,7 +107,7 @@ def parse_ngrams(
                 f"{vocab_size:,} that no other has, the next one, its count and that of all; "
                 f"{remedy}",
             )
-        known[entry.tokens] = Followers(entry.next_token, entry.followed, entry.total)
+        known[entry.tokens] = Follower(entry.next_token, entry.followed, entry.total)
     return known
 
 
@@ -115,9 +115,9 @@ def _entry(row: object, vocab_size: int) -> _Entry | None:
     """Return a row of the file; None if it is not allowed."""
     if not isinstance(row, list) or not 4 <= len(row) <= KNOWN_TOKENS + 3:
         return None
-    if not all(type(value) is int for value in row):
+    if set(map(type, row)) != {int}:
         return None
     *tokens, count, total = row
-    if not all(0 <= token < vocab_size for token in tokens) or not 1 <= count <= total < 2**31:
+    if min(tokens) < 0 or max(tokens) >= vocab_size or not 1 <= count <= total < 2**31:
         return None
     return _Entry(tuple(tokens[:-1]), tokens[-1], count, total)

@@ -25,19 +25,29 @@ LOOKUP_PRIORS = (0.5,) * (_MOST_MATCHED - _LEAST_LOOKUP_TOKENS + 1)
 """Expected acceptance, by class of `LookupIndex`'s evidence."""
 
 
-class Followers:
-    """The tokens that followed one n-gram, with their counts, and the most frequent of them."""
+class Follower:
+    """The token that followed one n-gram most often, how often it did, and how often any did."""
 
-    __slots__ = ("best", "counts", "total")
+    __slots__ = ("best", "followed", "total")
 
-    def __init__(self, token: int, count: int = 1, total: int = 1) -> None:
+    def __init__(self, token: int, followed: int = 1, total: int = 1) -> None:
         self.best = token
-        self.counts = {token: count}
-        self.total = total  # including followers that are not in ``counts``
+        self.followed = followed
+        self.total = total
+
+
+class _Followers(Follower):
+    """All tokens that followed one n-gram, up to 16, with their counts."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, token: int) -> None:
+        super().__init__(token)
+        self._counts = {token: 1}
 
     def add(self, token: int) -> None:
         """Count a token that followed."""
-        counts = self.counts
+        counts = self._counts
         self.total += 1
         found = counts.get(token)
         if found is None:
@@ -45,11 +55,11 @@ class Followers:
                 counts[token] = 1
             return
         counts[token] = found + 1
-        if token != self.best and found + 1 > counts[self.best]:
-            self.best = token
+        if found + 1 > self.followed:
+            self.best, self.followed = token, found + 1
 
 
-KnownNGrams = Mapping[tuple[int, ...], Followers]
+KnownNGrams = Mapping[tuple[int, ...], Follower]
 """The most frequent follower of n-grams in texts that the model wrote before its export."""
 
 NOTHING_KNOWN: KnownNGrams = {}
@@ -70,7 +80,7 @@ class NGramTable:
     def __init__(self, max_keys: int = _MAX_KEYS, known: KnownNGrams = NOTHING_KNOWN) -> None:
         self._max_keys = max_keys
         self._known = known
-        self._followers: OrderedDict[tuple[int, ...], Followers] = OrderedDict()  # oldest first
+        self._followers: OrderedDict[tuple[int, ...], _Followers] = OrderedDict()  # oldest first
 
     def __len__(self) -> int:
         """Return the number of n-grams of texts."""
@@ -90,7 +100,7 @@ class NGramTable:
                     continue
                 if len(followers) >= self._max_keys:
                     followers.popitem(last=False)
-                followers[key] = Followers(token)
+                followers[key] = _Followers(token)
 
     def propose(self, tokens: Sequence[int], most: int) -> Guesses:
         """Return up to ``most`` tokens that may follow ``tokens``, the longest n-gram's first.
@@ -112,12 +122,12 @@ class NGramTable:
                 break
             token = found.best
             proposed.append(token)
-            share = _SHARES * found.counts[token] // (found.total + 1)
+            share = _SHARES * found.followed // (found.total + 1)
             evidence.append(_SHARES * (len(tail) - start - 1) + share)
             tail = (*tail, token)[-NGRAM_TOKENS:]
         return Guesses(proposed, evidence)
 
-    def _behind(self, key: tuple[int, ...]) -> Followers | None:
+    def _behind(self, key: tuple[int, ...]) -> Follower | None:
         counted, known = self._followers.get(key), self._known.get(key)
         if counted is None or known is None:
             return counted or known

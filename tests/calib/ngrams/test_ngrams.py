@@ -114,7 +114,7 @@ def test_export_refuses_ngrams_with_unknown_tokens(
 
 def test_export_refuses_a_file_of_ngrams_beyond_the_limit(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "ngrams.json"
-    path.write_text('{"ngrams": []}' + " " * 1_310_720)
+    path.write_text('{"ngrams": []}' + " " * 5_242_880)
     result = command_line.run("export", model, "--ngrams", path, "-o", tmp_path / "bundle")
     assert result.exit_code == 2
-    assert "is larger than 1,310,720 bytes, the limit" in result.stderr
+    assert "is larger than 5,242,880 bytes, the limit" in result.stderr

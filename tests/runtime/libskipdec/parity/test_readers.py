@@ -227,7 +227,7 @@ def test_both_refuse_a_tokenizer_above_the_size_limit_unread(
     [
         ("[]", "has no list ngrams"),
         ('{"ngrams": {}}', "has no list ngrams"),
-        (json.dumps({"ngrams": [[1, 2, 2, 2]] * 16385}), "up to 16,384 n-grams"),
+        (json.dumps({"ngrams": [[1, 2, 2, 2]] * 65537}), "up to 65,536 n-grams"),
         ('{"ngrams": [[1, 2, 2, 2], [1, 3, 2, 2]]}', "ngrams.1 is"),
         *(
             (json.dumps({"ngrams": [row]}), "ngrams.0 is")
@@ -248,9 +248,9 @@ def test_both_refuse_invalid_ngrams(
 def test_both_refuse_ngrams_above_the_size_limit_unread(reader: NativeReader, bundle: Path) -> None:
     add_ngrams(bundle, '{"ngrams": []}')
     assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
-    (bundle / "ngrams.json").write_bytes(b" " * (2 << 20))
+    (bundle / "ngrams.json").write_bytes(b" " * (6 << 20))
     reseal(bundle, "ngrams.json")
-    assert_both_refuse(reader, bundle, "is larger than 1,310,720 bytes, the limit")
+    assert_both_refuse(reader, bundle, "is larger than 5,242,880 bytes, the limit")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -12,7 +12,7 @@
 namespace skipdec::runtime {
 
 // Parses the n-gram file ``document`` (docs/bundle-format.md). Throws its error unless it is an
-// object with at most 16,384 distinct n-grams of tokens below ``vocab_size``.
+// object with at most 65,536 distinct n-grams of tokens below ``vocab_size``.
 KnownNGrams parse_ngrams(std::string_view text, std::int64_t vocab_size, const Document& document);
 
 // Returns the n-grams of ``bundle``; nullptr without a file. Throws like `parse_ngrams`.
