@@ -203,9 +203,13 @@ def draft_layer_precision(precision: PrecisionSpec, form: str) -> PrecisionSpec:
     """
     if form != "skipdec" or precision.quantize != "none":
         return precision
-    in_blocks = {"block_size": DEFAULT_INT8_BLOCK_SIZE, "accuracy_level": 4}
-    return precision.model_copy(
-        update={"quantize": "int8-block", "head_quantize": "int8-block", **in_blocks}
+    return PrecisionSpec(
+        dtype=precision.dtype,
+        quantize="int8-block",
+        head_quantize="int8-block",
+        block_size=DEFAULT_INT8_BLOCK_SIZE,
+        accuracy_level=4,
+        kv_dtype=precision.kv_dtype,
     )
 
 
