@@ -1,4 +1,4 @@
-"""A bundle may have a draft layer, and a narrow head that shares the head's bytes."""
+"""A bundle may have a draft layer, and options of drafts are checked before any work."""
 
 from __future__ import annotations
 
@@ -14,32 +14,19 @@ import pytest
 from command_line import run
 from draft_layers import change_facts, write_draft_layer
 from fixture_types import Checkpoints, Exported
+from packed_weights import FOREIGN, PACKED, named
 from safetensors.numpy import load_file, save_file
 from verified_bundles import verified
 
-from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
-from skipdec.engines.kernels.formats import uncut_head
 from skipdec.engines.kernels.library import find_library
-from skipdec.engines.manifest import EngineSpec, PrecisionSpec, TensorRole
 from skipdec.exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME
 from skipdec.exporter.config import BuildConfig, ExportConfig
-from skipdec.exporter.graphs.narrow import packed_head
 from skipdec.exporter.pipeline.build import plan_build
 from skipdec.exporter.pipeline.exporting import export, plan_export
-from skipdec.exporter.verification.calls import SessionCalls
 
 STRUCTURES = ("pre_norm", "post_norm", "no_bias", "untied", "no_final_norm")
-PACKED: tuple[dict[str, Any], ...] = (
-    {"quantize": "int8"},
-    {"quantize": "int4", "block_size": 32},
-    {"quantize": "int8-block"},
-    {"dtype": "float16", "kv_dtype": "int8"},
-    {},
-    {"quantize": "int8", "head_quantize": "none"},
-)
-FOREIGN: dict[str, Any] = {"quantize": "int4", "block_size": 16}
 UNPACKED: tuple[dict[str, Any], ...] = (
     {"kernels": "onnxruntime", **FOREIGN},
     {"kernels": "onnxruntime", "quantize": "int8-block", "accuracy_level": 0},
@@ -48,10 +35,6 @@ UNPACKED: tuple[dict[str, Any], ...] = (
 PARTS = ["states_draft", "entry_draft", "layer_draft", "head_trained"]
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
 pytestmark = needs_kernels
-
-
-def named(options: dict[str, Any]) -> str:
-    return "-".join(map(str, options.values())) or "float32"
 
 
 @pytest.fixture(scope="session")
@@ -122,32 +105,6 @@ def test_a_draft_layer_reads_int8_blocks_beside_float_layers(
     assert draft is not None
     ratio = manifest.layers[0].step_bytes / draft.layer.step_bytes
     assert 0.8 * item_size < ratio < item_size  # a scale per 64 weights, norms and biases are left
-
-
-def head_logits(bundle: EngineBundle, spec: EngineSpec, rows: int) -> np.ndarray:
-    calls = SessionCalls(OrtBackend(1).load(bundle, spec))
-    width = int(spec.tensor(TensorRole.HIDDEN_STATES).shape[-1])
-    states = np.random.default_rng(3).standard_normal((1, rows, width)).astype(np.float32)
-    return calls.head(states, np.arange(rows))
-
-
-@pytest.mark.parametrize("options", PACKED, ids=named)
-@pytest.mark.parametrize(("structure", "tokens"), [("no_bias", 256), ("untied", 64)])
-def test_a_narrow_head_gives_the_bits_of_the_first_tokens(
-    structure: str, tokens: int, options: dict[str, Any], exported: Exported
-) -> None:
-    path = exported(structure, kernels="skipdec", draft_head=tokens, **options)
-    bundle = EngineBundle.open(path)
-    draft = bundle.manifest.draft_head
-    assert draft is not None
-    assert bundle.manifest.trained_draft is None
-    for rows in (1, 2, 7, 40):
-        narrow = head_logits(bundle, draft.engine, rows)
-        assert narrow.shape == (rows, tokens)
-        whole = np.ascontiguousarray(head_logits(bundle, bundle.manifest.head, rows)[:, :tokens])
-        assert narrow.tobytes() == whole.tobytes(), f"{rows} rows"
-    assert draft.engine.weights == bundle.manifest.head.weights
-    assert draft.engine.step_bytes < bundle.manifest.head.step_bytes
 
 
 def test_drafts_only_add_files_and_fields_to_a_bundle(
@@ -305,19 +262,6 @@ def test_impossible_options_are_refused(
     chosen = {"quantize": "int8"} | options
     with pytest.raises(SkipDecError, match=words):
         plan_export(ExportConfig(model=str(checkpoint("pre_norm")), **chosen))
-
-
-@pytest.mark.parametrize("options", [*PACKED, FOREIGN], ids=named)
-def test_only_a_packed_head_can_be_cut(options: dict[str, Any]) -> None:
-    precision = ExportConfig(model="m", **options).precision()
-    assert (uncut_head(precision) is None) == (packed_head(precision) is not None)
-
-
-def test_an_unsupported_block_size_is_refused_with_the_allowed_sizes() -> None:
-    precision = PrecisionSpec(head_quantize="int4", block_size=16, accuracy_level=4)
-    reason = uncut_head(precision)
-    assert reason is not None
-    assert reason.endswith("choose a block size of 32, 64 or 128 and accuracy level 4")
 
 
 def test_planned_sizes_count_the_draft_layer(
