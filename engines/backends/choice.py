@@ -13,11 +13,36 @@ from ..manifest import EngineSpec, TensorRole, TensorSpec
 
 # The manifest has no role for the draws, which no bundle's engine reads, so this one is reused.
 DRAWS = TensorRole.TOP_LOGITS
-# Columns of the draws, float32 [R, 6]: 1 / temperature; the uniform random number; the share that
-# top_p keeps; a lower bound on the total that this is a share of (1 for the whole vocabulary);
-# min_p; and the index of the last candidate that top_k keeps.
-_COLUMNS = ("inverse", "uniform", "top_p", "least_total", "min_p", "last")
+# Columns of the draws, float32 [R, 7]: 1 / temperature; the two keys of the hash that gives each
+# token its random number; the share that top_p keeps; a lower bound on the total that this is a
+# share of (1 for the whole vocabulary); min_p; the index of the last candidate that top_k keeps.
+_COLUMNS = ("inverse", "high", "low", "top_p", "least_total", "min_p", "last")
 NUM_COLUMNS = len(_COLUMNS)
+
+# Initialisers: float32 scalars, and int64 [1], which are axes too. A hash times ``unit`` stays so
+# far below 1 that a logarithm is finite.
+_FLOATS = {"zero": 0.0, "unit": (1 - 2**-20) / 2**31, "below_one": 1 - 2**-24}
+_INTEGERS = {
+    "one": 1,
+    "two": 2,
+    "shift": 2**15,
+    "modulus": 2**31,
+    "id_factor": 0x1E3779B1,
+    "high_factor": 0x5851F42D,
+    "low_factor": 0x14057B7F,
+}
+
+
+def _mixed(x: str, result: str) -> tuple[tuple[str, str, str, dict[str, int]], ...]:
+    """Return the nodes that compute x(2x + 1) of x modulo 2^31, which is below 2^31 again."""
+    return (
+        ("Mod", f"{x} modulus", f"{x}_reduced", {}),
+        ("Mul", f"{x}_reduced two", f"{x}_doubled", {}),
+        ("Add", f"{x}_doubled one", f"{x}_odd", {}),
+        ("Mul", f"{x}_reduced {x}_odd", f"{x}_squared", {}),
+        ("Mod", f"{x}_squared modulus", result, {}),
+    )
+
 
 # Operator, inputs, output and integer attributes. All have CUDA kernels; none depends on R, V or K.
 _NODES: Sequence[tuple[str, str, str, dict[str, int]]] = (
@@ -40,22 +65,29 @@ _NODES: Sequence[tuple[str, str, str, dict[str, int]]] = (
     ("CumSum", "kept one", "before", {"exclusive": 1}),
     ("Less", "before nucleus", "is_inside", {}),
     ("Where", "is_inside kept zero", "weights", {}),
-    # The last token id at which the sum of the weights of smaller ids is at most the uniform share.
-    ("ReduceSum", "weights one", "weight_total", {"keepdims": 1}),
-    ("Mul", "uniform weight_total", "target", {}),
-    ("Cast", "top_token_ids", "ids", {"to": 1}),
-    ("Unsqueeze", "ids two", "own_ids", {}),  # [R, K, 1]
-    ("Unsqueeze", "ids one", "other_ids", {}),  # [R, 1, K]
-    ("Unsqueeze", "weights one", "other_weights", {}),
-    ("Less", "other_ids own_ids", "is_smaller", {}),
-    ("Where", "is_smaller other_weights zero", "smaller_weights", {}),
-    ("ReduceSum", "smaller_weights two", "sum_before", {"keepdims": 0}),  # [R, K]
-    ("LessOrEqual", "sum_before target", "is_reached", {}),
-    ("Greater", "weights zero", "has_weight", {}),
-    ("And", "is_reached has_weight", "is_possible", {}),
-    ("Where", "is_possible ids zero", "possible_ids", {}),  # 0 if no token is possible (NaN)
-    ("ReduceMax", "possible_ids one", "chosen", {"keepdims": 1}),
-    ("Cast", "chosen", "input_ids", {"to": 7}),
+    # The hash of a token's id, below 2^31, as `runtime.tokens.drawing.exponentials` computes it
+    ("Cast", "high", "high_key", {"to": 7}),
+    ("Cast", "low", "low_key", {"to": 7}),
+    ("Mul", "high_key high_factor", "high_term", {}),
+    ("Mul", "low_key low_factor", "low_term", {}),
+    ("Mul", "top_token_ids id_factor", "id_term", {}),
+    ("Add", "id_term high_term", "hash_0", {}),
+    *_mixed("hash_0", "hash_1"),
+    ("Div", "hash_1 shift", "upper_1", {}),
+    ("Add", "hash_1 upper_1", "added_1", {}),
+    ("Add", "added_1 low_term", "hash_2", {}),
+    *_mixed("hash_2", "hash_3"),
+    ("Div", "hash_3 shift", "upper_3", {}),
+    ("Add", "hash_3 upper_3", "hash_4", {}),
+    *_mixed("hash_4", "hash"),
+    # The candidate with the largest weight per exponentially distributed number
+    ("Cast", "hash", "hash_float", {"to": 1}),
+    ("Mul", "hash_float unit", "share", {}),
+    ("Sub", "below_one share", "rest", {}),
+    ("Log", "rest", "logarithm", {}),
+    ("Div", "weights logarithm", "quotients", {}),  # negative: the least one wins
+    ("ArgMin", "quotients", "winner", {"axis": 1, "keepdims": 1}),
+    ("GatherElements", "top_token_ids winner", "input_ids", {"axis": 1}),
 )
 _FLOAT, _INT64 = 1, 7  # ONNX's element types
 _INTEGER = 2  # ONNX's attribute type
@@ -81,12 +113,12 @@ def choice_graph(spec: EngineSpec) -> bytes:
     """
     graph = [_field(1, _node(*node)) for node in _NODES]
     graph.append(_field(2, spec.name))
-    graph.append(_field(5, _field(2, _FLOAT) + _field(8, "zero") + _field(9, struct.pack("<f", 0))))
-    for name, axis in (("one", 1), ("two", 2)):
-        axes = (
-            _field(1, 1) + _field(2, _INT64) + _field(8, name) + _field(9, struct.pack("<q", axis))
-        )
-        graph.append(_field(5, axes))
+    for name, number in _FLOATS.items():
+        tensor = _field(2, _FLOAT) + _field(8, name) + _field(9, struct.pack("<f", number))
+        graph.append(_field(5, tensor))
+    for name, integer in _INTEGERS.items():
+        tensor = _field(1, 1) + _field(2, _INT64) + _field(8, name)
+        graph.append(_field(5, tensor + _field(9, struct.pack("<q", integer))))
     graph += [_field(11, _described(tensor)) for tensor in spec.inputs]
     graph += [_field(12, _described(tensor)) for tensor in spec.outputs]
     return _field(1, 8) + _field(7, b"".join(graph)) + _field(8, _field(1, "") + _field(2, 18))

@@ -130,6 +130,7 @@ class _Draw(ctypes.Structure):
         ("top_k", ctypes.c_int64),
         ("top_p", ctypes.c_double),
         ("uniform", ctypes.c_double),
+        ("token_ids", ctypes.c_void_p),
     )
 
 
@@ -149,19 +150,27 @@ class KernelDraw:
     ) -> None:
         self._drawing: int = library.handle.skipdec_drawing()
         self._draw_token = library.handle.skipdec_draw_token
-        self._draw = _Draw(inverse_temperature, margin, max(0, top_k), top_p, 0.0)
+        self._draw = _Draw(inverse_temperature, margin, max(0, top_k), top_p, 0.0, None)
         self._reference = ctypes.byref(self._draw)
 
-    def draw(self, logits: Array, uniform: float) -> int | None:
-        """Return the index that ``uniform`` selects in contiguous float32 [V]; None if not finite.
+    def draw(self, logits: Array, uniform: float, token_ids: Array | None = None) -> int | None:
+        """Return the index that ``uniform`` selects in contiguous float32 [N]; None if not finite.
 
-        Not thread-safe. Raises MemoryError.
+        ``token_ids`` int64 [N], contiguous and ascending, are those of the logits; None: their
+        indices. Not thread-safe. Raises MemoryError.
         """
-        if logits.dtype.char != "f" or not logits.flags.c_contiguous:
-            raise UsageError("logits", f"are {logits.dtype}, strides {logits.strides}")
         self._draw.uniform = uniform
-        address: int = logits.__array_interface__["data"][0]
+        self._draw.token_ids = None if token_ids is None else _address("token_ids", token_ids, "l")
+        address = _address("logits", logits, "f")
         index: int = self._draw_token(self._drawing, self._reference, address, logits.size)
         if index == _FAILED:
             raise MemoryError("a token can't be drawn")
         return None if index == _NOT_FINITE else index
+
+
+def _address(name: str, values: Array, code: str) -> int:
+    """Return the address of contiguous ``values`` of NumPy's type ``code``."""
+    if values.dtype.char != code or not values.flags.c_contiguous:
+        raise UsageError(name, f"are {values.dtype}, strides {values.strides}")
+    address: int = values.__array_interface__["data"][0]
+    return address

@@ -1,9 +1,15 @@
 """Drawing a token from a row of logits with a uniform random number.
 
-A token's weight is e^((logit − best) / temperature), in float32 by one exp whose bits are the same
-everywhere (`weights_of`); sums of weights, and values compared with them, are float64. So equal
-uniform numbers draw equal tokens from equal logits on every processor, in skipdec's kernels and in
-numpy (except where the last bit of numpy's exp, wrong about once in 10⁸, meets a border).
+A token's weight is e^((logit − best) / temperature). The uniform number gives each token id an
+exponentially distributed number, and the token with the largest weight per such number is drawn:
+each with the probability of its share of the weights (the Gumbel-max trick). A draft's logits and
+the model's, drawn with the same uniform number, then mostly give the same token: with probability
+(1 - d) / (1 + d) or more if their distributions are at total variation distance d (Daliri, Musco
+and Suresh, arXiv 2408.07978).
+
+Weights and exponential numbers are float32 with the same bits everywhere, sums of weights float64.
+So equal uniform numbers draw equal tokens from equal logits on every processor, in skipdec's
+kernels and in numpy (except where the last bit of numpy's exp, wrong about once in 10⁸, decides).
 """
 
 from __future__ import annotations
@@ -22,8 +28,12 @@ from ...engines.manifest import NUM_CANDIDATES
 from .sampling import SamplingParams
 
 Logits = NDArray[np.float32]
+TokenIds = NDArray[np.int64]
 
-_BLOCK = 256  # weights summed at once
+_HASH_MASK = 2**31 - 1
+_SQRT_HALF_BITS = np.int32(0x3F3504F3)  # of √½ in float32
+# log(1 + f) = f · (1 + f · P(f)) within 1.3e-6 of it for √½ ≤ 1 + f ≤ √2; P by least squares
+_LOG_COEFFICIENTS = (0.119491238, -0.185875129, 0.20449164, -0.249190715, 0.333192197, -0.500008485)
 
 
 class Drawer(Protocol):
@@ -34,24 +44,25 @@ class Drawer(Protocol):
     first two, drawn with 0.731 and 0.269.
     """
 
-    def draw(self, logits: Logits, uniform: float) -> int | None:
-        """Return the index in ``logits`` (float32 [V], unchanged) that ``uniform`` in [0, 1) draws.
+    def draw(self, logits: Logits, uniform: float, token_ids: TokenIds | None = None) -> int | None:
+        """Return the index in ``logits`` (float32 [N], unchanged) that ``uniform`` in [0, 1) draws.
 
-        It is the first index at which the running sum of the kept weights passes that share of
-        their total. None if a logit is NaN or +inf, or none is finite.
+        ``token_ids`` int64 [N], ascending, are those of the logits; None: their indices. The result
+        is None if a logit is NaN or +inf, or none is finite.
         """
 
 
 class TokenDraw(NamedTuple):
     """The numbers with which a device guesses a token, as `engines.backends.choice` takes them.
 
-    ``top_p`` is 2 if it keeps all tokens. ``least_total`` is 1 if top_p refers to the whole
-    vocabulary, and 0 if min_p or top_k has removed some tokens before. ``last`` is the index of the
-    last candidate that top_k keeps.
+    ``high`` and ``low`` are the `hash_keys`. ``top_p`` is 2 if it keeps all tokens.
+    ``least_total`` is 1 if top_p refers to the whole vocabulary, and 0 if min_p or top_k has
+    removed some tokens before. ``last`` is the index of the last candidate that top_k keeps.
     """
 
     inverse_temperature: float
-    uniform: float
+    high: float
+    low: float
     top_p: float
     least_total: float
     min_p: float
@@ -63,7 +74,7 @@ class TokenDraw(NamedTuple):
         leaves_some = params.min_p > 0 or params.top_k > 0
         return cls(
             float(_inverse_temperature(params)),
-            uniform,
+            *hash_keys(uniform),
             params.top_p if params.top_p < 1 else 2.0,
             0.0 if leaves_some else 1.0,
             params.min_p,
@@ -71,7 +82,7 @@ class TokenDraw(NamedTuple):
         )
 
 
-MOST_PROBABLE = TokenDraw(1.0, 0.0, 2.0, 0.0, 0.0, 0)
+MOST_PROBABLE = TokenDraw(1.0, 0.0, 0.0, 1e-9, 0.0, 0.0, 0)  # top_p keeps only the first
 
 
 def drawer_of(params: SamplingParams) -> Drawer:
@@ -94,25 +105,58 @@ class NumpyDrawer(Drawer):
     params: SamplingParams
 
     @override
-    def draw(self, logits: Logits, uniform: float) -> int | None:
+    def draw(self, logits: Logits, uniform: float, token_ids: TokenIds | None = None) -> int | None:
         params = self.params
         best = logits.max()  # NaN if there is one
         if not math.isfinite(best):
             return None
-        kept, ids = logits, None  # ids None: all of the vocabulary
+        kept, indices = logits, np.arange(logits.size)  # [kept tokens]
         if params.min_p > 0:
-            ids = np.flatnonzero(kept >= best + min_p_margin(params))
-            kept = logits[ids]  # [kept tokens]
+            indices = np.flatnonzero(kept >= best + min_p_margin(params))
+            kept = logits[indices]
         if 0 < params.top_k < kept.size:
             threshold = np.partition(kept, kept.size - params.top_k)[kept.size - params.top_k]
-            indices = np.flatnonzero(kept >= threshold)  # ties with the k-th stay
-            ids = indices if ids is None else ids[indices]
-            kept = logits[ids]
-        weights = weights_of((kept - best) * _inverse_temperature(params))  # [kept tokens]
+            indices = indices[kept >= threshold]  # ties with the k-th stay
+            kept = logits[indices]
+        weights = weights_of((kept - best) * _inverse_temperature(params))
         if params.top_p < 1:
             keep_nucleus(weights, params.top_p)
-        index = index_of_share(weights, uniform)
-        return index if ids is None else int(ids[index])
+        drawable = np.flatnonzero(weights)
+        indices = indices[drawable]
+        ids = indices if token_ids is None else token_ids[indices]
+        return int(indices[(weights[drawable] / exponentials(ids, uniform)).argmax()])
+
+
+def exponentials(token_ids: TokenIds, uniform: float) -> Logits:
+    """Return a positive, exponentially distributed number of mean 1 for each token: float32 [N].
+
+    With h the hash of a token's id and keys of ``uniform``, uniform in [0, 2³¹), it is
+    -log(1 - (h + ½) / 2³¹). All operations round once, as in the kernels' exponentials.inc.h.
+    """
+    high, low = hash_keys(uniform)
+    mixed = (token_ids * 0x1E3779B1 + high * 0x5851F42D) & _HASH_MASK
+    mixed = mixed * (2 * mixed + 1) & _HASH_MASK
+    mixed = (mixed + (mixed >> 15) + low * 0x14057B7F) & _HASH_MASK
+    mixed = mixed * (2 * mixed + 1) & _HASH_MASK
+    mixed = (mixed + (mixed >> 15)) & _HASH_MASK
+    mixed = np.minimum(mixed * (2 * mixed + 1) & _HASH_MASK, 2**31 - 65)  # more would round to 2³¹
+
+    share = (mixed.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-31)
+    bits = (np.float32(1) - share).view(np.int32)
+    exponents = (bits - _SQRT_HALF_BITS) >> 23  # -log(1 - share) = -exponents · log 2 - log(1 + f)
+    scaled = (bits - (exponents << 23)).view(np.float32)  # in [√½, √2)
+    f = np.where(exponents == 0, -share, scaled - np.float32(1))
+    p = np.full_like(f, _LOG_COEFFICIENTS[0])
+    for coefficient in (*_LOG_COEFFICIENTS[1:], 1.0):
+        p = p * f + np.float32(coefficient)
+    numbers: Logits = -(exponents.astype(np.float32) * np.float32(math.log(2)) + p * f)
+    return numbers
+
+
+def hash_keys(uniform: float) -> tuple[int, int]:
+    """Return the first 24 bits of ``uniform`` in [0, 1), and the 24 bits after these."""
+    high, rest = divmod(uniform * 2**24, 1)
+    return int(high), int(rest * 2**24)
 
 
 def weights_of(exponents: Logits) -> Logits:
@@ -152,23 +196,6 @@ def min_p_margin(params: SamplingParams) -> np.float32:
 
 def _inverse_temperature(params: SamplingParams) -> np.float32:
     return np.float32(1.0 / params.temperature)
-
-
-def index_of_share(weights: Logits, share: float) -> int:
-    """Return the first index where the running sum passes ``share``·total; its weight is not zero.
-
-    It sums blocks, then only the block that matters: a running sum over 50,000 weights takes
-    twenty times as long.
-    """
-    starts = np.arange(0, weights.size, _BLOCK)
-    block_ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))  # [blocks]
-    target = share * block_ends[-1]
-    block = min(int(block_ends.searchsorted(target, side="right")), starts.size - 1)
-    before = block_ends[block - 1] if block else 0.0
-    inside = np.cumsum(weights[starts[block] : starts[block] + _BLOCK], dtype=np.float64)
-    index = int(inside.searchsorted(target - before, side="right"))
-    last = int(inside.searchsorted(inside[-1]))  # rounding may leave the target above the block
-    return int(starts[block]) + min(index, last)
 
 
 def keep_nucleus(weights: Logits, top_p: float) -> None:

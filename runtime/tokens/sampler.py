@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...engines.errors import LogitsError, UsageError
 from ...engines.memory import Array
-from .drawing import MOST_PROBABLE, Logits, TokenDraw, drawer_of, min_p_margin
+from .drawing import MOST_PROBABLE, Logits, TokenDraw, TokenIds, drawer_of, min_p_margin
 from .outputs import Logprob
 from .sampling import SamplingParams
 
@@ -104,7 +104,7 @@ class Sampler:
             self._peeked.append(self._random.random())
         return self._peeked[index]
 
-    def propose(self, logits: Logits, index: int, token_ids: Array | None = None) -> int:
+    def propose(self, logits: Logits, index: int, token_ids: TokenIds | None = None) -> int:
         """Return what would be drawn from ``logits`` as the ``index``-th next token.
 
         ``logits`` float32 [V], or fewer: those of ``token_ids``, ascending, or of the vocabulary's
@@ -116,7 +116,8 @@ class Sampler:
             whole[slice(len(logits)) if token_ids is None else token_ids] = logits
             logits, token_ids = whole, None
         adjusted = self._adjust(logits, self._num_sampled + index)
-        chosen = self._choose(adjusted, None if self._random is None else self.peek(index))
+        uniform = None if self._random is None else self.peek(index)
+        chosen = self._choose(adjusted, uniform, token_ids)
         if chosen is None:
             return 0
         return chosen if token_ids is None else int(token_ids[chosen])
@@ -197,9 +198,10 @@ class Sampler:
         if uniform is None:
             is_best = candidates.logits == candidates.logits[0]
             return int(candidates.token_ids[is_best].min())
-        order = np.argsort(candidates.token_ids)  # draws go in the order of token ids
-        index = self._choose(candidates.logits[order], uniform)
-        return None if index is None else int(candidates.token_ids[order[index]])
+        order = np.argsort(candidates.token_ids)
+        token_ids = candidates.token_ids[order]
+        index = self._choose(candidates.logits[order], uniform, token_ids)
+        return None if index is None else int(token_ids[index])
 
     def _next_uniform(self) -> float | None:
         """Consume and return the next token's random number; None if greedy."""
@@ -207,10 +209,12 @@ class Sampler:
             return None
         return self._peeked.popleft() if self._peeked else self._random.random()
 
-    def _choose(self, logits: Logits, uniform: float | None) -> int | None:
+    def _choose(
+        self, logits: Logits, uniform: float | None, token_ids: TokenIds | None = None
+    ) -> int | None:
         """Return the chosen index; None if a logit is NaN or +inf, or none is finite."""
         if self._drawer is not None and uniform is not None:
-            return self._drawer.draw(logits, uniform)
+            return self._drawer.draw(logits, uniform, token_ids)
         best = int(logits.argmax())  # the first NaN, if there is one
         return best if math.isfinite(logits[best]) else None
 

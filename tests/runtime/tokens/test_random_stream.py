@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from skipdec import SamplingParams
-from skipdec.runtime.tokens.drawing import weights_of
+from skipdec.runtime.tokens.drawing import exponentials, hash_keys, weights_of
 from skipdec.runtime.tokens.sampler import Sampler, random_stream
 
 WORD = 2**64
@@ -82,10 +82,10 @@ def test_numbers_match_the_specification() -> None:
 @pytest.mark.parametrize(
     ("penalties", "expected"),
     [
-        ({}, [1, 0, 1, 0, 0, 0, 0, 0]),
+        ({}, [1, 0, 0, 0, 0, 0, 1, 0]),
         (
             {"repetition_penalty": 2.0, "presence_penalty": 0.5, "frequency_penalty": 0.25},
-            [2, 0, 2, 1, 0, 1, 0, 0],
+            [1, 0, 0, 2, 2, 0, 1, 0],
         ),
     ],
     ids=["none", "penalties"],
@@ -100,3 +100,11 @@ def test_weights_match_the_specification() -> None:
     weights = weights_of(np.array([-0.5, -1, -2, -3, -87.4], np.float32))
     known = ("0x1.368b30p-1", "0x1.78b564p-2", "0x1.152aaap-3", "0x1.97db0cp-5", "0x0p+0")
     assert [float(weight) for weight in weights] == [float.fromhex(text) for text in known]
+
+
+def test_exponentials_match_the_specification() -> None:
+    uniform = 0.8201981478608876
+    assert hash_keys(uniform) == (13760641, 8211810)
+    numbers = exponentials(np.array([0, 1, 2, 151935]), uniform)
+    known = ("0x1.892ec8p+1", "0x1.fa2532p-2", "0x1.77602cp-1", "0x1.27ba06p-2")
+    assert [float(number) for number in numbers] == [float.fromhex(text) for text in known]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.tokens.drawing import index_of_share, keep_nucleus
+from skipdec.runtime.tokens.drawing import keep_nucleus
 from skipdec.runtime.tokens.sampler import Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams
 
@@ -59,26 +59,6 @@ def test_frequencies_follow_the_definition(
     possible = expected > 0
     statistic = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
     assert statistic < CHI_SQUARE_7_AT_0_999
-
-
-@given(
-    size=st.integers(1, 2000),
-    zeros=st.floats(0, 1),
-    seed=st.integers(0, 2**32),
-    share=st.floats(0, 1, exclude_max=True),
-)
-def test_index_of_share_matches_a_running_sum(
-    size: int, zeros: float, seed: int, share: float
-) -> None:
-    random = np.random.default_rng(seed)
-    array = random.random(size, np.float32) * (random.random(size) >= zeros)
-    array[random.integers(size)] = 0.5  # at least one
-    index = index_of_share(array, share)
-    sums = np.cumsum(array, dtype=np.float64)
-    margin = 1e-12 * sums[-1]
-    assert array[index] > 0
-    assert sums[index] > share * sums[-1] - margin
-    assert sums[index] - array[index] <= share * sums[-1] + margin
 
 
 @given(

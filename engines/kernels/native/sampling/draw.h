@@ -1,8 +1,12 @@
 // Samples one token from a row of logits.
 //
 // A token's weight is e^((logit − best) / temperature), in float32 by the exp of
-// simd/functions.inc.h; sums of weights and everything compared with them are float64. Weights have
-// the same bits on every instruction set and thread, so equal uniform numbers select equal tokens.
+// simd/functions.inc.h; sums of weights and everything compared with them are float64. The uniform
+// number and a token's id give it an exponentially distributed number, and the token with the
+// largest weight per such number is chosen (the Gumbel-max trick): each with the probability of its
+// share, and mostly the same one from two rows of similar logits. Weights and exponential numbers
+// have the same bits on every instruction set and thread, so equal uniform numbers select equal
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +25,10 @@ struct Draw {
   // Keeps the fewest largest weights whose sum reaches this share of the remaining total. Of equal
   // weights at the border, the lower token ids are kept.
   double top_p = 1;
-  // In [0, 1). Chooses the first token, in order of token ids, at which the running sum of weights
-  // exceeds this share of the remaining total.
+  // In [0, 1). If negative, the most probable token is chosen, the first of equal ones.
   double uniform = 0;
+  // Ids of the logits' tokens, ascending, not owned; nullptr: their indices.
+  const std::int64_t* token_ids = nullptr;
 };
 
 // Scratch memory for calls: it grows to a few times the vocabulary.
@@ -33,7 +38,8 @@ struct DrawScratch {
   std::vector<std::int64_t> ids;
 };
 
-// Returns the chosen token of logits [size]; -1 if a logit is NaN or +infinity, or none is finite.
+// Returns the index of the chosen token in logits [size]; -1 if a logit is NaN or +infinity, or
+// none is finite.
 using DrawToken = std::int64_t (*)(const Draw&, const float* logits, std::int64_t size,
                                    DrawScratch& scratch);
 

@@ -4,13 +4,13 @@
 // clang-format off: order matters
 #include "simd/begin.inc.h"
 #include "simd/functions.inc.h"
+#include "sampling/exponentials.inc.h"
 // clang-format on
 
 namespace skipdec {
 namespace {
 
-// Number of logits per block. A block's maximum shows whether any of its logits is kept; its sum
-// shows whether it contains the chosen token.
+// Number of logits per block. A block's maximum shows whether any of its logits is kept.
 constexpr std::int64_t kBlock = 64;
 
 // Right shift of a float32's bits that leaves its sign, its exponent and five bits of its mantissa.
@@ -44,6 +44,14 @@ float find_maxima(const float* logits, std::int64_t size, std::vector<float>& ma
     best = std::max(best, rest);
   }
   return maximum(invalid) > 0 ? std::numeric_limits<float>::quiet_NaN() : best;
+}
+
+// Returns the first place of the largest logit, ``best``.
+std::int64_t place_of_best(float best, const float* logits, std::int64_t size,
+                           const DrawScratch& scratch) {
+  const auto& maxima = scratch.block_maxima;
+  const std::int64_t block = std::find(maxima.begin(), maxima.end(), best) - maxima.begin();
+  return std::find(logits + block * kBlock, logits + size, best) - logits;
 }
 
 // Returns the k-th largest of ``values`` and reorders them.
@@ -118,14 +126,13 @@ double sum_weights(const float* logits, std::int64_t size, float best) {
   return total;
 }
 
-// Calls visit(start, count) for each block that may contain a weight >= ``least``, until it returns
-// false.
+// Calls visit(start, count) for each block that may contain a weight >= ``least``.
 template <class Visit>
 void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
   const auto size = static_cast<std::int64_t>(scratch.weights.size());
   for (std::int64_t start = 0; start < size; start += kBlock) {
     if (scratch.block_weights[static_cast<std::size_t>(start / kBlock)] < least) continue;
-    if (!visit(start, std::min(kBlock, size - start))) return;
+    visit(start, std::min(kBlock, size - start));
   }
 }
 
@@ -174,7 +181,6 @@ void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) 
       for (int lane = 0; lane < Vector::kLanes; ++lane) visit(weight[lane]);
     }
     for (; weight != end; ++weight) visit(*weight);
-    return true;
   });
 }
 
@@ -221,35 +227,44 @@ void keep_weights(const float* weights, std::int64_t count, float border, float 
   }
 }
 
-// Returns the first index at which the running sum of weights >= ``border`` exceeds ``target``, or
-// the last such weight if rounding puts ``target`` above the total.
-std::int64_t place_of_share(const DrawScratch& scratch, float border, double target) {
-  double passed = 0;
-  std::int64_t last = 0;
-  const auto visit = [&](std::int64_t start, std::int64_t count) {
-    float kept[kBlock];
-    keep_weights(scratch.weights.data() + start, count, border, kept);
-    const double with_block = passed + sum_of(kept, count);
-    if (with_block > passed) {
-      for (last = start + count - 1; kept[last - start] == 0;) --last;
-    }
-    if (with_block <= target) {
-      passed = with_block;
-      return true;
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      passed += static_cast<double>(kept[i]);
-      if (passed <= target) continue;
-      last = start + i;
-      return false;
-    }
-    return true;
-  };
-  visit_blocks(border * (1 - 1e-6F), scratch, visit);
-  return last;
+// Writes the token ids of weights from ``start`` on.
+void write_token_ids(const Draw& draw, const DrawScratch& scratch, std::int64_t start,
+                     std::int64_t count, std::uint32_t (&token_ids)[kBlock]) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t index = start + i;
+    if (!scratch.ids.empty()) index = scratch.ids[static_cast<std::size_t>(index)];
+    if (draw.token_ids != nullptr) index = draw.token_ids[index];
+    token_ids[i] = static_cast<std::uint32_t>(index);
+  }
 }
 
-std::int64_t place_in_nucleus(const Draw& draw, double total, DrawScratch& scratch) {
+// Returns the place of the largest weight per exponential number among weights >= ``border``.
+std::int64_t place_of_winner(const Draw& draw, const DrawScratch& scratch, float border) {
+  const HashKeys keys = hash_keys(draw.uniform);
+  float largest = 0;
+  std::int64_t winner = 0;
+  visit_blocks(border * (1 - 1e-6F), scratch, [&](std::int64_t start, std::int64_t count) {
+    std::uint32_t token_ids[kBlock] = {};
+    float kept[kBlock] = {}, numbers[kBlock];
+    keep_weights(scratch.weights.data() + start, count, border, kept);
+    write_token_ids(draw, scratch, start, count, token_ids);
+    exponentials(token_ids, keys, numbers);
+    Vector best = Vector::broadcast(0.0F);
+    for (std::int64_t i = 0; i < kBlock; i += Vector::kLanes) {
+      const Vector quotients = Vector::load(kept + i) / Vector::load(numbers + i);
+      quotients.store(numbers + i);
+      best = max(best, quotients);
+    }
+    if (maximum(best) <= largest) return;
+    largest = maximum(best);
+    winner = start + (std::find(numbers, numbers + count, largest) - numbers);
+  });
+  return winner;
+}
+
+std::int64_t place_in_nucleus(const Draw& draw, DrawScratch& scratch) {
+  const auto size = static_cast<std::int64_t>(scratch.weights.size());
+  const double total = sum_of(scratch.weights.data(), size);
   const Nucleus nucleus = find_nucleus(draw.top_p, total, scratch);
   if (nucleus.ties < nucleus.equal) {
     std::int64_t ties = nucleus.ties;
@@ -257,7 +272,7 @@ std::int64_t place_in_nucleus(const Draw& draw, double total, DrawScratch& scrat
       if (weight == nucleus.border && ties-- <= 0) weight = 0;
     }
   }
-  return place_of_share(scratch, nucleus.border, draw.uniform * nucleus.total);
+  return place_of_winner(draw, scratch, nucleus.border);
 }
 
 std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size,
@@ -265,11 +280,13 @@ std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size
   const StandardFloats standard;
   const float best = find_maxima(logits, size, scratch.block_maxima);
   if (!std::isfinite(best)) return -1;
+  if (draw.uniform < 0) return place_of_best(best, logits, size, scratch);
   float least = best + draw.margin;
   if (draw.top_k > 0 && draw.top_k < size) {
     least = top_k_threshold(draw.top_k, least, logits, size, scratch);
   }
   const bool keeps_all = least == -std::numeric_limits<float>::infinity();
+  scratch.ids.clear();
   if (!keeps_all) {
     keep_from(least, logits, size, scratch);
     logits = scratch.kept.data();
@@ -277,14 +294,13 @@ std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size
   }
   scratch.weights.resize(static_cast<std::size_t>(size));
   weigh(draw, best, logits, size, scratch.weights.data());
-  const double total = sum_of(scratch.weights.data(), size);
   scratch.block_weights.assign(scratch.block_maxima.size(), 1.0F);
   if (keeps_all) {
     const auto blocks = static_cast<std::int64_t>(scratch.block_maxima.size());
     weigh(draw, best, scratch.block_maxima.data(), blocks, scratch.block_weights.data());
   }
-  const std::int64_t place = draw.top_p < 1 ? place_in_nucleus(draw, total, scratch)
-                                            : place_of_share(scratch, 0, draw.uniform * total);
+  const std::int64_t place =
+      draw.top_p < 1 ? place_in_nucleus(draw, scratch) : place_of_winner(draw, scratch, 0);
   return keeps_all ? place : scratch.ids[static_cast<std::size_t>(place)];
 }
 

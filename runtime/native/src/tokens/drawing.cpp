@@ -11,8 +11,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// A margin of 0 keeps only the largest logits, and the number 0 selects the first of them.
-constexpr Draw kGreedy{1.0F, 0.0F, 0, 1.0, 0.0};
+constexpr Draw kGreedy{1.0F, 0.0F, 0, 1.0, -1.0, nullptr};
 
 InstructionSet instruction_set() {
   try {
@@ -49,10 +48,12 @@ const Drawer& Drawer::greedy() {
   return drawer;
 }
 
-std::int64_t Drawer::draw(const float* logits, std::int64_t size, double uniform) const {
+std::int64_t Drawer::draw(const float* logits, std::int64_t size, double uniform,
+                          const std::int64_t* token_ids) const {
   static thread_local DrawScratch scratch;  // some megabytes, shared by all sequences of the thread
   Draw draw = draw_;
-  draw.uniform = uniform;
+  if (draw.uniform >= 0) draw.uniform = uniform;
+  draw.token_ids = token_ids;
   return drawing_.draw_token(draw, logits, size, scratch);
 }
 

@@ -14,13 +14,14 @@ class Drawer {
   // Throws Error (kEnvironment) if SKIPDEC_INSTRUCTION_SET names a set that cannot run here.
   explicit Drawer(const SamplingParams& params);
 
-  // Samples as for temperature 0: the number 0 selects the first of the most probable tokens.
+  // Samples as for temperature 0: chooses the first of the most probable tokens.
   static const Drawer& greedy();
 
-  // Returns the first index in ``logits`` [size] at which the running sum of remaining weights
-  // exceeds the share ``uniform``, in [0, 1), of their total; -1 if a logit is NaN or +infinity, or
-  // none is finite.
-  std::int64_t draw(const float* logits, std::int64_t size, double uniform) const;
+  // Returns the index in ``logits`` [size] that ``uniform``, in [0, 1), selects, or for temperature
+  // 0 the first of the most probable tokens; -1 if a logit is NaN or +infinity, or none is finite.
+  // ``token_ids`` [size], ascending, are those of the logits; nullptr: their indices.
+  std::int64_t draw(const float* logits, std::int64_t size, double uniform,
+                    const std::int64_t* token_ids = nullptr) const;
 
   // Returns the sum of e^(logit - best) over ``logits`` [size]; ``best`` is the largest of them.
   double sum_weights(const float* logits, std::int64_t size, float best) const {

@@ -41,19 +41,16 @@ SampledToken Sampler::sample(const float* logits) {
 }
 
 std::int64_t Sampler::propose(const float* logits, std::int64_t size, std::int64_t ahead) const {
-  double number = 0;
-  if (random_) {
-    Philox random = *random_;  // a copy draws the same numbers
-    for (std::int64_t drawn = 0; drawn <= ahead; ++drawn) number = random.next_number();
-  }
-  return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, ahead), size, number));
+  const float* const adjusted = adjust(logits, size, ahead);
+  return std::max<std::int64_t>(0, drawer_.draw(adjusted, size, number(ahead)));
 }
 
 std::int64_t Sampler::propose(const float* logits, const std::vector<std::int64_t>& token_ids,
                               std::int64_t ahead) const {
   if (!adjusts(ahead)) {
     const auto size = static_cast<std::int64_t>(token_ids.size());
-    return token_ids[static_cast<std::size_t>(propose(logits, size, ahead))];
+    const std::int64_t index = drawer_.draw(logits, size, number(ahead), token_ids.data());
+    return token_ids[static_cast<std::size_t>(std::max<std::int64_t>(0, index))];
   }
   static thread_local std::vector<float> whole;
   whole.assign(static_cast<std::size_t>(vocab_size_), -std::numeric_limits<float>::infinity());
@@ -61,6 +58,15 @@ std::int64_t Sampler::propose(const float* logits, const std::vector<std::int64_
     whole[static_cast<std::size_t>(token_ids[index])] = logits[index];
   }
   return propose(whole.data(), vocab_size_, ahead);
+}
+
+// Returns the random number of the token ``ahead`` tokens from now; 0 if greedy.
+double Sampler::number(std::int64_t ahead) const {
+  double number = 0;
+  if (!random_) return number;
+  Philox random = *random_;  // a copy draws the same numbers
+  for (std::int64_t drawn = 0; drawn <= ahead; ++drawn) number = random.next_number();
+  return number;
 }
 
 // Returns ``logits`` [size] of the token ``ahead`` tokens from now, after the penalties and masks

@@ -49,6 +49,7 @@ class Sampler {
     return num_sampled_ + ahead < min_tokens_ && !ending_token_ids_.empty();
   }
   bool adjusts(std::int64_t ahead) const { return penalties_ || is_masked(ahead); }
+  double number(std::int64_t ahead) const;
   const float* adjust(const float* logits, std::int64_t size, std::int64_t ahead) const;
   std::string subject() const;
 
