@@ -68,7 +68,7 @@ skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
 
 \b
 skipdec bench opt-1.3b-int8 --draft own --draft ends:3 \\
-    --prompts chats.jsonl --runtime native
+    --prompts chats.jsonl --temperature 0.7 --runtime native
   drafts beside none on your own texts and chats, in both runtimes
 """
 
@@ -92,9 +92,9 @@ def bench(
     Bandwidth: the bytes of executed weights, scales and KV caches that steps read per second, over
     those of the probe pass after them; best: the fastest twentieth of steps over the best pass.
 
-    With --draft: the same texts with and without drafts, in turn. Answers to --prompts may then end
-    early, and drafts learn from those to earlier prompts. Drafting: its share of the time of all
-    steps. The gain is that of whole calls.
+    With --draft: the same texts with and without drafts, in turn, greedy or with --temperature.
+    Answers to --prompts may then end early, and drafts learn from those to earlier prompts.
+    Drafting: its share of the time of all steps. The gain is that of whole calls.
     """
     from ...engines.host.progress import ConsoleProgress
     from ..libskipdec.calls import NativeCalls
@@ -149,9 +149,10 @@ def _parts(report: dict[str, Any], config: BenchConfig) -> Iterator[Part]:
     prompts = config.prompts or f"random prompts of {config.prompt_length}"
     most = "up to " if config.drafts and config.prompts else ""
     turns = sorted({entry.turns for entry in entries})
+    sampled = f" at temperature {config.temperature:g}" if config.temperature else ""
     yield (
         f"{report['model']}, {report['kernels']}, {where}, {prompts}, {most}"
-        f"{counted(config.num_tokens, 'token')} per row, medians of "
+        f"{counted(config.num_tokens, 'token')} per row{sampled}, medians of "
         f"{' and '.join(map(str, turns))} turns"
     )
     columns = _DRAFT_COLUMNS if config.drafts else _COLUMNS

@@ -19,6 +19,7 @@ from ..tokens.sampling import SamplingParams
 from .paths import ONNXRUNTIME_VARIABLE, native_paths, onnxruntime_library
 
 _PROGRAM = "skipdec-calls"
+_PASSED = ("temperature", "seed", "max_tokens", "ignore_eos")  # of the sampling parameters
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class NativeRun:
 
 
 class NativeCalls:
-    """A bundle opened by the program ``skipdec-calls``, with a greedy `Generator.generate`.
+    """A bundle opened by the program ``skipdec-calls``, with `Generator.generate`.
 
     ``description`` names its kernels and threads. It has its own process because ONNX Runtime has
     one thread pool per process, which belongs to Python's engines here.
@@ -92,20 +93,18 @@ class NativeCalls:
     ) -> NativeRun:
         """Continue each prompt by up to ``params.max_tokens`` tokens, in one batch.
 
-        Drafts know the texts of the client's earlier calls. Raises UsageError unless ``params`` are
-        greedy and have ``max_tokens``.
+        Drafts know the texts of the client's earlier calls. Raises UsageError unless ``params``
+        have a temperature, a seed, max_tokens, ignore_eos, and nothing else.
         """
-        if not (params.greedy and params.max_tokens):
+        passed = {name: getattr(params, name) for name in _PASSED}
+        if params != SamplingParams.fixed(**passed) or None in passed.values():
             raise UsageError(
                 "native calls",
-                f"have temperature {params.temperature} and max_tokens {params.max_tokens}; "
-                "allowed: temperature 0 and max_tokens from 1",
+                f"are {params!r}; allowed are, and must be given: {', '.join(passed)}",
             )
-        call = {
+        call = passed | {
             "client": client,
-            "ignore_eos": params.ignore_eos,
             "prompts": [list(prompt) for prompt in prompts],
-            "max_tokens": params.max_tokens,
             "schedule": json.dumps(schedule.to_document()),
         }
         assert self._process.stdin is not None

@@ -131,7 +131,7 @@ def timed_run(
     generator: Runtime, prompts: Sequence[Sequence[int]], schedule: ExitSchedule, num_tokens: int
 ) -> Run:
     """Generate exactly ``num_tokens`` greedily for each prompt, in one batch, and time it."""
-    params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    params = SamplingParams.fixed(temperature=0, seed=0, max_tokens=num_tokens, ignore_eos=True)
     start = perf_counter()
     outputs = generator.generate(list(prompts), params, schedule=schedule)
     wall_seconds = perf_counter() - start

@@ -59,6 +59,9 @@ class BenchConfig(ValidatedConfig):
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, description="seed of the random prompts"
     )
+    temperature: Annotated[float, Option()] = Field(
+        default=0, ge=0, description="of the texts that drafts are measured on; 0 is greedy"
+    )
     runtime: Annotated[Literal["python", "native"], Option()] = Field(
         default="python", description="native runs libskipdec, too, after each of Python's runs"
     )
@@ -73,6 +76,11 @@ class BenchConfig(ValidatedConfig):
         given = self.model_fields_set & {"prompt_length", "seed"}
         if self.prompts is not None and given:
             yield f"`{min(given)}` is of random prompts, and `prompts` names a file; leave one out"
+        if self.temperature and not self.drafts:
+            yield (
+                f"`temperature` is {self.temperature:g}, and schedules are measured on greedy "
+                "texts; leave it out, or add `drafts`"
+            )
         guesses = [text for text in self.drafts if _has_ngrams(text)]
         if guesses and self.prompts is None:
             yield (

@@ -69,10 +69,12 @@ def measure_drafts(
 
     N-grams of earlier texts are forgotten before each pass through the prompts, so no draft knows a
     text that it is about to write. Texts of ``config.prompts`` end at an end-of-text token, others
-    have ``config.num_tokens``. ``native`` has libskipdec opened with each draft and with "off"; it
-    runs each call again after ``generator``. Raises UsageError or ScheduleError for a draft or a
-    schedule that does not fit before anything runs, what `Generator.running_batch` raises, and
-    SkipDecError if a text differs from the one without drafts.
+    have ``config.num_tokens``. Above temperature 0, each batch's place among them is its seed.
+
+    ``native`` has libskipdec opened with each draft and with "off"; it runs each call again after
+    ``generator``. Raises UsageError or ScheduleError for a draft or a schedule that does not fit
+    before anything runs, what `Generator.running_batch` raises, and SkipDecError if a text differs
+    from the one without drafts.
     """
     for draft in config.drafts:
         generator.drafts.resolve(draft)
@@ -124,7 +126,7 @@ class _Benchmark:
     def measure(self) -> list[DraftMeasurement]:
         """Warm up, take turns, and return a measurement per draft and runtime."""
         for variant in self._runs:
-            self._run(self._batches[0], *variant, _WARMUP_TOKENS)
+            self._run(0, *variant, _WARMUP_TOKENS)
         pairs = [
             ((draft, runtime, part), ("off", runtime, part))
             for draft, runtime in self._runs
@@ -141,16 +143,20 @@ class _Benchmark:
                 memory.tables.clear()
         seconds: dict[_Key, float] = {}
         for (draft, runtime), runs in self._runs.items():
-            run = self._run(self._batches[item], draft, runtime, self._config.num_tokens)
+            run = self._run(item, draft, runtime, self._config.num_tokens)
             runs.append(run)
             _require_equal(self._runs["off", runtime][-1], run, draft)
             seconds[draft, runtime, "call"] = run.wall_seconds
             seconds[draft, runtime, "steps"] = run.decode_seconds
         return seconds
 
-    def _run(self, prompts: Batch, draft: str, runtime: str, num_tokens: int) -> DraftedRun:
+    def _run(self, item: int, draft: str, runtime: str, num_tokens: int) -> DraftedRun:
+        prompts = self._batches[item]
         params = SamplingParams.fixed(
-            temperature=0.0, max_tokens=num_tokens, ignore_eos=self._config.prompts is None
+            temperature=self._config.temperature,
+            seed=item,
+            max_tokens=num_tokens,
+            ignore_eos=self._config.prompts is None,
         )
         if runtime == "python":
             return self._run_python(prompts, draft, params)

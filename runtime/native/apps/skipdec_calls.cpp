@@ -1,9 +1,9 @@
 // skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE [DRAFT]]]: worker process of `skipdec bench
 // --runtime native`.
 //
-// Reads one call per line, e.g. {"client": "a", "ignore_eos": true, "prompts": [[5, 6]],
-// "max_tokens": 64, "schedule": "2x"}, runs its prompts together, greedily, and answers with one
-// line:
+// Reads one call per line, e.g. {"client": "a", "prompts": [[5, 6]], "temperature": 0.7, "seed": 3,
+// "max_tokens": 64, "ignore_eos": true, "schedule": "2x"}, runs its prompts together, and answers
+// with one line:
 //   {"wall_seconds": 1.5, "decode_seconds": 1.3, "sampling_seconds": 0.1, "draft_seconds": 0.2,
 //    "outputs": [{"token_ids": […], "finish_reason": "length", "layers": […],
 //                 "token_seconds": […], "drafts": [9, 36, 30]}]}
@@ -26,7 +26,11 @@ using nlohmann::json;
 json run(skipdec::Engine& engine, const json& call) {
   skipdec::Params params;
   params.client(call.at("client").get<std::string>())
-      .temperature(0)
+      .temperature(call.at("temperature").get<double>())
+      .seed(call.at("seed").get<std::uint64_t>())
+      .top_k(0)
+      .top_p(1)
+      .min_p(0)
       .repetition_penalty(1)
       .max_tokens(call.at("max_tokens").get<std::int64_t>());
   if (call.at("ignore_eos").get<bool>()) params.ignore_eos();

@@ -136,6 +136,7 @@ def test_options_that_do_not_fit_the_bundle_fail_before_any_run(
         ({"drafts": ["lookup+ends:3"]}, "has lookup.ends:3, but random tokens"),
         ({"drafts": ["auto"]}, "has auto, but random tokens"),
         ({"prompts": "a.jsonl", "prompt_length": 9}, "prompt_length is of random prompts"),
+        ({"temperature": 0.7}, "temperature is 0.7, and schedules are measured on greedy texts"),
     ],
 )
 def test_contradictory_options_are_refused(options: dict[str, object], problem: str) -> None:
@@ -144,14 +145,31 @@ def test_contradictory_options_are_refused(options: dict[str, object], problem: 
 
 
 @needs_kernels
-def test_both_runtimes_draft_the_same_tokens(generator: Generator, prompts: Path) -> None:
+def test_drafts_are_measured_on_sampled_texts(generator: Generator, prompts: Path) -> None:
+    cold, warm = (
+        measure(generator, drafts=["ends:3,adapt=no"], prompts=prompts, temperature=temperature)[1]
+        for temperature in (0, 50)
+    )
+    assert warm.tokens_per_pass != cold.tokens_per_pass
+
+
+@needs_kernels
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_both_runtimes_draft_the_same_tokens(
+    generator: Generator, prompts: Path, temperature: float
+) -> None:
     try:
         native_paths()
     except EnvironmentMismatchError as error:
         pytest.skip(str(error))
     drafts, size = ["own,adapt=no", "ends:3,adapt=no"], 2
     config = BenchConfig(
-        drafts=drafts, prompts=prompts, num_tokens=30, seconds=0, batch_sizes=(size,)
+        drafts=drafts,
+        prompts=prompts,
+        num_tokens=30,
+        seconds=0,
+        batch_sizes=(size,),
+        temperature=temperature,
     )
     with ExitStack() as opened:
         native = {
