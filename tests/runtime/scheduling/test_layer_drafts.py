@@ -42,8 +42,11 @@ SURE = tuple(one for one in KINDS if one.ignore_eos and one.presence_penalty == 
 
 
 def sure_drafts(generator: Generator) -> tuple[list[tuple[object, ...]], list[object]]:
-    """Return texts and drafts of rows at the draft's own depth, and of other rows beside them."""
-    with generator.running_batch(draft="ends:3,adapt=no,tokens=5") as batch:
+    """Return texts and drafts of rows at the draft's own depth, and of other rows beside them.
+
+    Rows of 30 tokens have room for four of the last seven drafts.
+    """
+    with generator.running_batch(draft="ends:3,adapt=no,tokens=7") as batch:
         numbers = []
         for index, one in enumerate([*SURE, params(), params(temperature=1, seed=7, **PENALTIES)]):
             schedule = SAME if index < len(SURE) or one.seed else "full"

@@ -168,7 +168,7 @@ def test_wrong_guesses_change_no_text_and_pause_guessing(
         """Let the device draw with other random numbers than the host."""
         nonlocal wrong_guesses
         wrong_guesses += 1
-        others = {place: draw._replace(uniform=1 - draw.uniform) for place, draw in draws.items()}
+        others = {place: draw._replace(low=draw.high) for place, draw in draws.items()}
         return enqueue(self, others, logits)
 
     monkeypatch.setattr(DeviceChoice, "enqueue", guess_wrongly)
