@@ -49,7 +49,8 @@ class TuneConfig(ValidatedConfig):
 
     ``draft`` tunes full depth together with drafts that run some of its layers. ``draft_layer``
     leaves the model unchanged and trains an additional decoder layer that reads full depth's
-    states, with a norm and a head of its own for the most frequent tokens of the data.
+    states, with a norm and a head of its own for the most frequent tokens of the data. It begins as
+    the model's last layer, or as ``start_layer``, whose tokens it keeps.
 
     Losses before and after, at the schedule and at full depth, and how many drafts hold are
     measured on the first 512 examples of the ``validation`` data. ``validation`` may also be the
@@ -122,6 +123,9 @@ class TuneConfig(ValidatedConfig):
     draft_layer: Annotated[bool, Option()] = Field(
         default=False, description="freeze the model and train a layer that drafts for it"
     )
+    start_layer: Annotated[Path | None, Option(metavar="DIR")] = Field(
+        default=None, description="a draft layer to train further, best on other texts"
+    )
     bf16: Annotated[bool, Option()] = Field(default=False, description="mixed precision")
     gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
     device: Literal["auto", "cpu"] = Field(default="auto", description="auto: CUDA if available")
@@ -170,6 +174,8 @@ class TuneConfig(ValidatedConfig):
 
     def _draft_problems(self) -> Iterator[str]:
         """Yield a problem for each option that contradicts ``draft`` or ``draft_layer``."""
+        if self.start_layer is not None and not self.draft_layer:
+            yield f"`start_layer` {self.start_layer} is trained further with `draft_layer`; add it"
         if self.draft is None and not self.draft_layer:
             if self.schedule is None:
                 yield "`schedule` is missing; give one, e.g. 2x, or full"

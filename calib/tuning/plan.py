@@ -15,6 +15,7 @@ from ...engines.errors import MissingExtraError, UsageError, counted
 from ...engines.host.events import Events
 from ...engines.host.installation import install_command, is_installed, require_extra
 from ...engines.manifest import ModelSpec
+from ...exporter.checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
@@ -40,7 +41,7 @@ class TuningPlan:
     ``horizon_is_median``: the schedule got its horizon from the data. ``resumed``: the save from
     which an interrupted run continues. ``began``: when the run first started, which is the date for
     chat templates. ``layers_used``: the layers that drafts run, or after how many layers a draft
-    layer reads states; empty without either.
+    layer reads states; empty without either. ``start_layer``: the draft layer to train further.
     """
 
     config: TuneConfig
@@ -55,6 +56,7 @@ class TuningPlan:
     began: datetime
     warnings: tuple[str, ...]
     layers_used: tuple[int, ...] = ()
+    start_layer: TrainedDraftLayer | None = None
 
     @property
     def model(self) -> ModelSpec:
@@ -73,7 +75,8 @@ class TuningPlan:
         if config.draft_layer:
             drafts = [
                 f"a draft layer that reads states after "
-                f"{', '.join(map(str, self.layers_used))} layers; the model is frozen"
+                f"{', '.join(map(str, self.layers_used))} layers; the model is frozen",
+                *([f"begins as {config.start_layer}"] if config.start_layer else []),
             ]
         written = []
         if config.data.own_texts is not None:
@@ -124,6 +127,9 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     events.advance("model")
     longest = problems.attempt(text_length, config.max_length, config.data, start.spec)
     layers_used = problems.attempt(_layers_used, config, start.spec.num_layers)
+    layer = None
+    if config.start_layer is not None and start.checkpoint is not None:
+        layer = problems.attempt(read_draft_layer, config.start_layer, start.checkpoint)
     texts = (config.schedule or FULL, *config.mixture)
     for text in texts:  # at the longest horizon; that of the data is known only once it is read
         problems.attempt(_parse, text, start, start.spec.max_seq_len)
@@ -159,6 +165,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         began=began,
         warnings=tuple(_warnings(config, data, validation, resumed)),
         layers_used=layers_used,
+        start_layer=layer,
     )
 
 

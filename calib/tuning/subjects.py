@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
 from ...engines.documents import naming_failed_write, write_file
@@ -116,9 +116,13 @@ class NewDraftLayer:
 
     def __init__(self, plan: TuningPlan, model: SkipModel, events: Events) -> None:
         self._plan, self.model, self._events = plan, model, events
-        examples = plan.data.examples
-        self._layer = DraftLayer(model, kept_tokens(examples, plan.model.vocab_size))
-        fit_entry(self._layer, examples, plan.config.batch_size, events)
+        examples, start = plan.data.examples, plan.start_layer
+        if start is None:
+            self._layer = DraftLayer(model, kept_tokens(examples, plan.model.vocab_size))
+            fit_entry(self._layer, examples, plan.config.batch_size, events)
+        else:
+            self._layer = DraftLayer(model, start.token_ids)
+            self._layer.load(load_file(start.path))
         self.parameters = model.num_parameters()
         self.trained_parameters = sum(weight.numel() for weight in self._layer.parameters())
         self.drafts = "a draft layer"

@@ -41,11 +41,12 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
         return None
     with plan.directories.place.locked(force=config.force):
         options = config.model_dump(mode="json", exclude=FREE_OPTIONS)
-        checkpoint = plan.start.checkpoint
+        checkpoint, layer = plan.start.checkpoint, plan.start_layer
         facts = {
             "began": plan.began.isoformat(),
             "data_digest": plan.data.digest,
             "start_digest": None if checkpoint is None else checkpoint.content,
+            "layer_digest": None if layer is None else layer.digest,
             "processes": num_processes(),
         }
         plan.directories.begin({**options, **facts}, resumed=plan.resumed)

@@ -27,8 +27,17 @@ FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 _PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
-_CONTENTS = {"data_digest": "the tokens of the data", "start_digest": "the weights of the model"}
-_NOT_COMPARED = {"data.path", "model", "validation"}  # contents are, by digest; or only reported
+_CONTENTS = {
+    "data_digest": "the tokens of the data",
+    "start_digest": "the weights of the model",
+    "layer_digest": "the weights of the draft layer",
+}
+_NOT_COMPARED = {
+    "data.path",
+    "model",
+    "validation",
+    "start_layer",
+}  # contents are, by digest; or only reported
 _LENGTHS = ("epochs", "max_steps")
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from ...engines.bundle.files import file_record
 from ...engines.checking import FrozenModel, expanded
 from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, UsageError
@@ -87,13 +88,19 @@ class TrainedDraftLayer:
     ``model`` is the structure by which `kind_parameters` names the parameters of the draft's
     engines. It differs from the drafted model in its head, which is untied and scores only these
     tokens, and in layer 0, which rotates if the last layer does. ``reader`` has their tensors,
-    those of the layer under the names of layer 0.
+    those of the layer under the names of layer 0. ``path`` is their file.
     """
 
     reads: tuple[int, ...]
     token_ids: tuple[int, ...]
     model: ModelSpec
     reader: CheckpointReader
+    path: Path
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file of tensors."""
+        return file_record(self.path.parent, self.path.name).sha256
 
 
 def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLayer:
@@ -120,7 +127,8 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
     if rotated := (model.model_extra or {}).get("rotated_layers"):
         own["rotated_layers"] = rotated[-1] * model.num_layers
     drafted = model.model_copy(update=own)
-    tensors = map_safetensors(directory / TENSORS_NAME)
+    file = directory / TENSORS_NAME
+    tensors = map_safetensors(file)
     # Compare sizes first, because hashing the weights reads the whole checkpoint.
     problems = list(_size_problems(facts, model)) or list(_tensor_problems(tensors, drafted))
     if not problems and facts.model.sha256 != (seen := checkpoint.content):
@@ -132,7 +140,7 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
         advice = "pass the draft layer of this model, or train one: skipdec tune --draft-layer"
         raise UsageError(str(directory), *problems, advice)
     read = {source: tensors[label] for label, source, _ in draft_tensors(drafted)}
-    return TrainedDraftLayer(facts.reads, facts.token_ids, drafted, MappedReader(read))
+    return TrainedDraftLayer(facts.reads, facts.token_ids, drafted, MappedReader(read), file)
 
 
 def draft_tensors(model: ModelSpec) -> Iterator[tuple[str, str, tuple[int, ...]]]:

@@ -10,7 +10,7 @@ guess, and those of guesses after it. Only tokens after the prompt have entries.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -129,6 +129,12 @@ class DraftLayer(nn.Module):
             **{f"layer.{name}": tensor for name, tensor in self.layer.state_dict().items()},
             **{f"head.{name.removeprefix('model.')}": tensor for name, tensor in heads},
         }
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy ``weights``, which have the names and shapes of `tensors`."""
+        for name, own in self.tensors().items():
+            own.copy_(weights[name])
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return float32 logits [R, N] of outputs [R, E]."""

@@ -68,6 +68,18 @@ def test_other_weights_in_the_same_place_are_refused(
     assert tune(settings(resume=True)) is not None
 
 
+def test_another_start_layer_in_the_same_place_is_refused(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = tmp_path / "first", tmp_path / "other"
+    tune(settings(output=first, max_steps=1))
+    tune(settings(output=other, max_steps=2))
+    interrupt(settings(start_layer=first), 4, monkeypatch)
+    with pytest.raises(UsageError, match="the weights of the draft layer are not those with which"):
+        tune(settings(start_layer=other, resume=True))
+    assert tune(settings(start_layer=first.rename(tmp_path / "moved"), resume=True)) is not None
+
+
 def test_equal_inputs_in_another_place_are_resumed(
     model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,13 +171,51 @@ def test_the_written_layer_has_the_reported_acceptance(settings: Settings, toy_m
     facts = json.loads((config.output / "draft_layer.json").read_text())
     model = load_skip_model(toy_model, "opt").eval()
     layer = DraftLayer(model, facts["token_ids"])
-    with torch.no_grad():
-        for name, tensor in layer.tensors().items():
-            tensor.copy_(weights[name])
+    layer.load(weights)
     plan = plan_tuning(config.updated(force=True))
     texts = greedy_texts(model, plan, Events())
     measured = measure_acceptance(model, texts, held_by_draft_layer(layer.eval()))
     assert measured == report.drafts.tuned
+
+
+def test_a_draft_layer_is_trained_further(settings: Settings) -> None:
+    first = tune(settings("first", draft_layer=True, max_steps=2))
+    events = RecordedEvents()
+    more = settings("more", draft_layer=True, start_layer=first.output, max_steps=160)
+    report = tune(more, events)
+    assert report.drafts.start == first.drafts.tuned
+    assert 6 - report.drafts.tuned.held_of_6 < (6 - first.drafts.tuned.held_of_6) / 2
+    assert "fitting the draft layer's input" not in events.totals
+
+
+def test_a_layer_that_is_trained_further_keeps_its_tokens(
+    settings: Settings, toy_rows: Path, tmp_path: Path
+) -> None:
+    half = tmp_path / "half.jsonl"
+    half.write_text("".join(toy_rows.read_text().splitlines(keepends=True)[:4]))
+
+    def kept(name: str, **options: object) -> list[int]:
+        output = tune(settings(name, draft_layer=True, max_steps=1, **options)).output
+        ids: list[int] = json.loads((output / "draft_layer.json").read_text())["token_ids"]
+        return ids
+
+    whole = kept("whole")
+    assert kept("half", data={"path": half}) != whole
+    assert kept("more", data={"path": half}, start_layer=tmp_path / "whole") == whole
+
+
+def test_a_start_layer_of_another_model_is_refused(
+    settings: Settings, toy_model: Path, tmp_path: Path
+) -> None:
+    tune(settings("first", draft_layer=True, max_steps=1))
+    path = tmp_path / "first" / "draft_layer.json"
+    document = json.loads(path.read_text())
+    document["model"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="was trained for weights of SHA-256 0000"):
+        tune(settings("second", draft_layer=True, start_layer=path.parent))
+    with pytest.raises(UsageError, match="allowed: a directory that 'skipdec tune --draft-layer'"):
+        tune(settings("second", draft_layer=True, start_layer=toy_model))
 
 
 def test_a_draft_layer_has_a_learning_rate_of_its_own(settings: Settings) -> None:
@@ -238,6 +276,7 @@ def test_sharding_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch
         ),
         ({"draft": {"layers": "ends:3"}}, "give one of them"),
         ({"draft_layer": False}, "schedule is missing; give one"),
+        ({"draft_layer": False, "start_layer": "a"}, "is trained further with draft_layer; add it"),
         ({"draft_layer": False, "draft": {"layers": "ends:2", "weight": 0}}, "above 0"),
         ({"draft_layer": False, "draft": {"layers": "ends:2"}, "mixture": ("2x",)}, "mixture"),
     ],
