@@ -238,6 +238,16 @@ void write_token_ids(const Draw& draw, const DrawScratch& scratch, std::int64_t 
   }
 }
 
+// Returns whether a weight exceeds ``least`` times its token's share.
+bool exceeds_share(const float (&weights)[kBlock], const float (&shares)[kBlock], float least) {
+  const Vector factor = Vector::broadcast(least);
+  Vector most = Vector::broadcast(0.0F);
+  for (std::int64_t i = 0; i < kBlock; i += Vector::kLanes) {
+    most = max(most, Vector::load(weights + i) - factor * Vector::load(shares + i));
+  }
+  return maximum(most) > 0;
+}
+
 // Returns the place of the largest weight per exponential number among weights >= ``border``.
 std::int64_t place_of_winner(const Draw& draw, const DrawScratch& scratch, float border) {
   const HashKeys keys = hash_keys(draw.uniform);
@@ -248,7 +258,10 @@ std::int64_t place_of_winner(const Draw& draw, const DrawScratch& scratch, float
     float kept[kBlock] = {}, numbers[kBlock];
     keep_weights(scratch.weights.data() + start, count, border, kept);
     write_token_ids(draw, scratch, start, count, token_ids);
-    exponentials(token_ids, keys, numbers);
+    shares_of(token_ids, keys, numbers);
+    // The logarithms of most blocks are not needed: a token's number is not below its share.
+    if (!exceeds_share(kept, numbers, largest * (1 - 1e-5F))) return;
+    make_exponential(numbers);
     Vector best = Vector::broadcast(0.0F);
     for (std::int64_t i = 0; i < kBlock; i += Vector::kLanes) {
       const Vector quotients = Vector::load(kept + i) / Vector::load(numbers + i);

@@ -31,8 +31,18 @@ inline std::uint32_t hash_of(std::uint32_t token_id, HashKeys keys) {
   return x * (2 * x + 1) & kMask;
 }
 
-// Returns -log(1 - share) for share in [0, 1): positive, within 1.3e-6 of it. 1 - share is 2^n(1 +
-// f) with 1 + f in [√½, √2), and log(1 + f) is f·(1 + f·P(f)), P fitted by least squares.
+// Writes each token's share, uniform in (0, 1).
+template <std::size_t kSize>
+void shares_of(const std::uint32_t (&token_ids)[kSize], HashKeys keys, float (&shares)[kSize]) {
+  constexpr std::uint32_t kMost = (1U << 31U) - 65;  // more would round to 2^31
+  for (std::size_t i = 0; i < kSize; ++i) {
+    const auto hash = static_cast<std::int32_t>(std::min(hash_of(token_ids[i], keys), kMost));
+    shares[i] = (static_cast<float>(hash) + 0.5F) * 0x1p-31F;
+  }
+}
+
+// Returns -log(1 - share) for share in (0, 1), within 1.3e-6 of it. 1 - share is 2^n·(1 + f) with
+// 1 + f in [√½, √2), and log(1 + f) is f·(1 + f·P(f)), P fitted by least squares.
 inline float exponential_of(float share) {
   constexpr std::int32_t kSqrtHalf = 0x3F3504F3, kExponent = 1 << 23;  // bits of √½, and of 2^1
   const float rest = 1.0F - share;
@@ -54,14 +64,10 @@ inline float exponential_of(float share) {
   return -(static_cast<float>(exponent) * 0x1.62e43p-1F + p * f);
 }
 
-// Writes a positive, exponentially distributed number of mean 1 for each token.
+// Replaces shares by positive, exponentially distributed numbers of mean 1.
 template <std::size_t kSize>
-void exponentials(const std::uint32_t (&token_ids)[kSize], HashKeys keys, float (&numbers)[kSize]) {
-  constexpr std::uint32_t kMost = (1U << 31U) - 65;  // more would round to 2^31
-  for (std::size_t i = 0; i < kSize; ++i) {
-    const auto hash = static_cast<std::int32_t>(std::min(hash_of(token_ids[i], keys), kMost));
-    numbers[i] = exponential_of((static_cast<float>(hash) + 0.5F) * 0x1p-31F);
-  }
+void make_exponential(float (&shares)[kSize]) {
+  for (float& share : shares) share = exponential_of(share);
 }
 
 }  // namespace
