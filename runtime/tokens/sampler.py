@@ -198,7 +198,7 @@ class Sampler:
         if uniform is None:
             is_best = candidates.logits == candidates.logits[0]
             return int(candidates.token_ids[is_best].min())
-        order = np.argsort(candidates.token_ids)
+        order = np.argsort(candidates.token_ids)  # of equal weights top_p keeps the lower ids
         token_ids = candidates.token_ids[order]
         index = self._choose(candidates.logits[order], uniform, token_ids)
         return None if index is None else int(token_ids[index])
