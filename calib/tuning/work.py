@@ -32,12 +32,8 @@ _CONTENTS = {
     "start_digest": "the weights of the model",
     "layer_digest": "the weights of the draft layer",
 }
-_NOT_COMPARED = {
-    "data.path",
-    "model",
-    "validation",
-    "start_layer",
-}  # contents are, by digest; or only reported
+# The contents of these are compared, by digest, except validation's, which is only reported on.
+_NOT_COMPARED = {"data.path", "model", "start_layer", "validation"}
 _LENGTHS = ("epochs", "max_steps")
 
 

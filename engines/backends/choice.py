@@ -19,6 +19,9 @@ DRAWS = TensorRole.TOP_LOGITS
 _COLUMNS = ("inverse", "high", "low", "top_p", "least_total", "min_p", "last")
 NUM_COLUMNS = len(_COLUMNS)
 
+# Factors of the hash of a token id and two keys, as in the kernels' exponentials.inc.h.
+ID_FACTOR, HIGH_FACTOR, LOW_FACTOR = 0x1E3779B1, 0x5851F42D, 0x14057B7F
+
 # Initialisers: float32 scalars, and int64 [1], which are axes too. A hash times ``unit`` stays so
 # far below 1 that a logarithm is finite.
 _FLOATS = {"zero": 0.0, "unit": (1 - 2**-20) / 2**31, "below_one": 1 - 2**-24}
@@ -27,9 +30,9 @@ _INTEGERS = {
     "two": 2,
     "shift": 2**15,
     "modulus": 2**31,
-    "id_factor": 0x1E3779B1,
-    "high_factor": 0x5851F42D,
-    "low_factor": 0x14057B7F,
+    "id_factor": ID_FACTOR,
+    "high_factor": HIGH_FACTOR,
+    "low_factor": LOW_FACTOR,
 }
 
 

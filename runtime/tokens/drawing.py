@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from ...engines.backends.choice import HIGH_FACTOR, ID_FACTOR, LOW_FACTOR
 from ...engines.errors import EnvironmentMismatchError
 from ...engines.kernels.library import KernelDraw, find_library
 from ...engines.manifest import NUM_CANDIDATES
@@ -134,9 +135,9 @@ def exponentials(token_ids: TokenIds, uniform: float) -> Logits:
     -log(1 - (h + ½) / 2³¹). All operations round once, as in the kernels' exponentials.inc.h.
     """
     high, low = hash_keys(uniform)
-    mixed = (token_ids * 0x1E3779B1 + high * 0x5851F42D) & _HASH_MASK
+    mixed = (token_ids * ID_FACTOR + high * HIGH_FACTOR) & _HASH_MASK
     mixed = mixed * (2 * mixed + 1) & _HASH_MASK
-    mixed = (mixed + (mixed >> 15) + low * 0x14057B7F) & _HASH_MASK
+    mixed = (mixed + (mixed >> 15) + low * LOW_FACTOR) & _HASH_MASK
     mixed = mixed * (2 * mixed + 1) & _HASH_MASK
     mixed = (mixed + (mixed >> 15)) & _HASH_MASK
     mixed = np.minimum(mixed * (2 * mixed + 1) & _HASH_MASK, 2**31 - 65)  # more would round to 2³¹

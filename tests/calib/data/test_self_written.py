@@ -121,6 +121,7 @@ def test_the_prompt_of_a_base_models_text_is_its_first_word(write: Write, tmp_pa
     wholes = [text["prompt"] + text["completion"] for text in texts]
     assert len({*wholes}) == COUNT
     assert all(len(text["prompt"]) == 1 and text["prompt"].isalpha() for text in texts)
+    assert [text["prompt"] for text in texts] == [whole.split()[0] for whole in wholes]
     assert all(whole.endswith(".") for whole in wholes)
     assert len(load_examples(DataConfig(path=tmp_path / "own.self.jsonl"))) == COUNT
 

@@ -141,21 +141,19 @@ void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
 struct Nucleus {
   float border = 0;
   std::int64_t ties = 0, equal = 0;
-  double total = 0;
 };
 
 // Finds the fewest largest of ``values`` whose sum plus ``above``, the sum of all larger weights,
 // reaches ``target``; all of them if the sum never reaches it. Reorders ``values``.
 Nucleus find_border(std::vector<float>& values, double above, double target) {
   auto begin = values.begin(), end = values.end();
-  Nucleus nucleus{0, 0, 0, above};
+  Nucleus nucleus;
   while (begin != end) {
     const float middle = *(begin + (end - begin) / 2), first = *begin, last = *(end - 1);
     const float pivot = std::max(std::min(first, middle), std::min(std::max(first, middle), last));
     const auto equal = std::partition(begin, end, [pivot](float value) { return value > pivot; });
     const auto below = std::partition(equal, end, [pivot](float value) { return value == pivot; });
-    const double larger =
-        nucleus.total + sum_of(values.data() + (begin - values.begin()), equal - begin);
+    const double larger = above + sum_of(values.data() + (begin - values.begin()), equal - begin);
     if (begin != equal && larger >= target) {
       end = equal;
       continue;
@@ -163,8 +161,9 @@ Nucleus find_border(std::vector<float>& values, double above, double target) {
     const auto weight = static_cast<double>(pivot);
     const auto num_equal = static_cast<double>(below - equal);
     const double ties = std::min(std::max(std::ceil((target - larger) / weight), 1.0), num_equal);
-    nucleus = {pivot, static_cast<std::int64_t>(ties), below - equal, larger + ties * weight};
-    if (nucleus.total >= target) break;
+    nucleus = {pivot, static_cast<std::int64_t>(ties), below - equal};
+    above = larger + ties * weight;
+    if (above >= target) break;
     begin = below;
   }
   return nucleus;
