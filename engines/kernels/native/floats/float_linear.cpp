@@ -90,9 +90,8 @@ void FloatLinear::run(const CallContext& call, FloatRows& rows) const {
     return;
   }
   static thread_local Scratch scratch;
-  if (rows.count > 1) {
-    rows.packed = static_cast<float*>(
-        scratch.reserve(kernels_.packed_floats(rows.count, weights_.depth) * sizeof(float)));
+  if (const std::size_t floats = kernels_.packed_floats(rows.count, weights_.depth); floats > 0) {
+    rows.packed = static_cast<float*>(scratch.reserve(floats * sizeof(float)));
     const std::int64_t panels = kernels_.panels(rows.count);
     call.parallel_for(
         panels, panels_of_a_task(panels, rows.count * weights_.depth),
