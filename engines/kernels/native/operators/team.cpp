@@ -17,7 +17,10 @@ namespace {
 using std::chrono::microseconds;
 
 // Bridges the gap between two steps, because waking a sleeping thread takes tens of microseconds.
-constexpr microseconds kHelperSpins{400};
+// Python takes up to 0.7 ms to draw tokens, check drafts, and decide about the next ones. Beside
+// two busy processes on two cores, 3 ms take 1.6 times as long as 1 ms: a thread must not spin away
+// its turn.
+constexpr microseconds kHelperSpins{1000};
 // A task takes tens of microseconds; a thread that takes longer has lost its core, perhaps to the
 // caller.
 constexpr microseconds kCallerSpins{20};
