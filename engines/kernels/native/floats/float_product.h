@@ -41,7 +41,7 @@ struct FloatKernels {
                             std::int64_t end) noexcept;
 
   // Returns the number of panels. A panel holds the rows that are multiplied together, as many as
-  // fit into registers. A single row needs no packing.
+  // fit into registers. Panels of few rows are not packed.
   std::int64_t (*panels)(std::int64_t rows);
   std::size_t (*packed_floats)(std::int64_t rows, std::int64_t depth);
   // Packs the rows of panels begin … end - 1.
