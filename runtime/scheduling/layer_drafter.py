@@ -72,12 +72,11 @@ class LayerDrafter(Drafter):
         drafts: list[_Draft] = [([], []) for _ in rows]
         proposed = [Guesses(*draft) for draft in drafts]
         reaches = [self.reach(one.row, most) for one in rows]
-        with self._engines.step():
-            for ahead in range(max(reaches)):
-                able = [index for index, reach in enumerate(reaches) if reach > ahead]
-                if ahead and goes_on and not goes_on([proposed[index] for index in able]):
-                    break
-                self._step([(rows[index].row, drafts[index]) for index in able], ahead)
+        for ahead in range(max(reaches)):
+            able = [index for index, reach in enumerate(reaches) if reach > ahead]
+            if ahead and goes_on and not goes_on([proposed[index] for index in able]):
+                break
+            self._step([(rows[index].row, drafts[index]) for index in able], ahead)
         return proposed
 
     def _step(self, rows: Sequence[tuple[Row, _Draft]], ahead: int) -> None:

@@ -178,15 +178,16 @@ class RunningBatch:
         self._loaded.engines.require_held(self._slots)
         action = self._scheduler.next_action(perf_counter())
         try:
-            match action:
-                case Prefill(numbers):
-                    deltas = self._prefill(numbers)
-                case Chunk():
-                    deltas = self._chunk(action)
-                case Decode():
-                    deltas = self._decode()
-                case Wait():
-                    return []
+            with self._loaded.engines.step():
+                match action:
+                    case Prefill(numbers):
+                        deltas = self._prefill(numbers)
+                    case Chunk():
+                        deltas = self._chunk(action)
+                    case Decode():
+                        deltas = self._decode()
+                    case Wait():
+                        return []
         except BaseException as error:
             if self._config.failures == "raise" or isinstance(error, ClosedError):
                 raise
@@ -275,20 +276,17 @@ class RunningBatch:
         self._announce(numbers)
         requests = [self._requests[number] for number in numbers]
         start = perf_counter()
-        with self._loaded.engines.step():
-            logits = self._slots.prefill([request.prompt for request in requests])
+        logits = self._slots.prefill([request.prompt for request in requests])
         self._counters.count_prefill(perf_counter() - start)
         return self._begin(requests, logits)
 
     def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
-        request, engines = self._requests[chunk.number], self._loaded.engines
+        request = self._requests[chunk.number]
         if chunk.is_first:
             self._announce([chunk.number])
-            with engines.step():
-                self._counters.prefix_tokens += self._slots.begin_chunks(request.prompt)
+            self._counters.prefix_tokens += self._slots.begin_chunks(request.prompt)
         start = perf_counter()
-        with engines.step():
-            logits = self._slots.chunk(self.limits.chunk_tokens)
+        logits = self._slots.chunk(self.limits.chunk_tokens)
         self._counters.count_prefill(perf_counter() - start)
         if logits is None:
             return []
@@ -311,8 +309,7 @@ class RunningBatch:
         drafted, searching = perf_counter(), clock() - begun
         runs_ahead = self._slots.runs_ahead and self._scheduler.num_waiting == 0
         ahead = self._decoding.ahead(rows) if runs_ahead else []
-        with self._loaded.engines.step():
-            logits = self._slots.step(fed, ahead)
+        logits = self._slots.step(fed, ahead)
         if self._slots.has_run_ahead:
             start = self._step_end  # the device began this step no earlier
         self._step_end = end = perf_counter()
@@ -332,27 +329,25 @@ class RunningBatch:
         ``logits`` are those of all tokens fed.
         """
         start, first, deltas = perf_counter(), 0, list[StreamDelta]()
-        with self._loaded.engines.unfreed():
-            self._loaded.engines.require_usable()
-            for row, step in zip(rows, fed, strict=True):
-                before, num_deltas = len(row.token_ids), len(deltas)
-                try:
-                    self._decoding.accept(row, step, logits, first, deltas)
-                except Exception as error:
-                    if self._config.failures == "raise":
-                        raise
-                    _LOGGER.exception("a row of request %d failed", row.request_number)
-                    deltas.append(row.fail(str(error)))
-                written = len(row.token_ids) - before
-                self._counters.generated_tokens += written
-                held = sum(delta.drafted for delta in deltas[num_deltas:])
-                self._counters.count_drafts(len(step.tokens) - 1, held)
-                self._decoding.accepted(row, len(step.tokens) - 1, held)
-                if written < len(step.tokens) and row.finish_reason is None:
-                    self._slots.truncate(row.number, row.num_positions)
-                first += len(step.tokens)
-            if ended := [row for row in rows if row.finish_reason is not None]:
-                self._remove(ended)
+        for row, step in zip(rows, fed, strict=True):
+            before, num_deltas = len(row.token_ids), len(deltas)
+            try:
+                self._decoding.accept(row, step, logits, first, deltas)
+            except Exception as error:
+                if self._config.failures == "raise":
+                    raise
+                _LOGGER.exception("a row of request %d failed", row.request_number)
+                deltas.append(row.fail(str(error)))
+            written = len(row.token_ids) - before
+            self._counters.generated_tokens += written
+            held = sum(delta.drafted for delta in deltas[num_deltas:])
+            self._counters.count_drafts(len(step.tokens) - 1, held)
+            self._decoding.accepted(row, len(step.tokens) - 1, held)
+            if written < len(step.tokens) and row.finish_reason is None:
+                self._slots.truncate(row.number, row.num_positions)
+            first += len(step.tokens)
+        if ended := [row for row in rows if row.finish_reason is not None]:
+            self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start
         return deltas
 
