@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Show layer skipping and drafts with a tuned model: export it, generate with and without them,
-# measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip, and
+# Show layer skipping with a tuned model: export it, generate with and without skipping, and with
+# drafts, measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip, and
 # the opt-125m of the last step, which is only timed, has random weights of the real size. Charts go
 # to OUT (demo-output). The first run creates .venv, which scripts/test.sh completes.
 set -euo pipefail
@@ -23,17 +23,11 @@ skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$
 opt_export=$!
 
 say "1. Export: one engine per decoder layer, verified against PyTorch"
-skipdec export examples/restaurants --quantize int8 --draft-layer examples/restaurants -q -o "$restaurants"
+skipdec export examples/restaurants --quantize int8 -q -o "$restaurants"
 inspected() { skipdec inspect "$restaurants" --json | python -c "import json, sys; print(json.load(sys.stdin)$1)"; }
 echo "kernels in use: $(inspected '["kernels"]')"
-drafts=()
-if [[ $(inspected '["drafts"]["exact"]') == True ]]; then
-    drafts=(--draft ends:3 --draft trained)
-else
-    echo "no drafts: $(inspected '["drafts"]["problem"]')"
-fi
 
-say "2. Write: each text at full depth, at 2x, at 4x, and at full depth with drafts: the same, sooner"
+say "2. Write: each text at full depth, at 2x, at 4x, and at full depth with drafts, which change no text"
 prompts=(
     "name[Blue Spice], eatType[coffee shop], area[city centre]"
     "name[Cotto], eatType[pub], food[English], customer rating[5 out of 5], near[The Portland Arms]"
@@ -47,10 +41,12 @@ for schedule in full 2x 4x; do
     write "$schedule" --schedule "$schedule"
 done
 columns=(full 2x 4x)
-if ((${#drafts[@]})); then
+if [[ $(inspected '["drafts"]["exact"]') == True ]]; then
     write draft --schedule full --draft ends:3
     cmp "$work/full" "$work/draft"
     columns+=(draft)
+else
+    echo "no drafts: $(inspected '["drafts"]["problem"]')"
 fi
 for place in "${!prompts[@]}"; do
     printf '\n%s\n' "${prompts[place]}"
@@ -60,12 +56,13 @@ for place in "${!prompts[@]}"; do
 done
 wait "$opt_export" || { cat "$work/export" >&2; exit 1; }
 
-say "3. What skipping costs in quality, and what it and drafts gain in time (a few prompts: the intervals are wide)"
-skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" "${drafts[@]}" --batch-size 1 \
+say "3. What skipping costs in quality and gains in time (a few prompts: the intervals are wide)"
+skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" --batch-size 1 \
     --lowercase -o "$out/evaluation" --force
 skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png"
 skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png"
 echo "charts: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
+echo "Drafts are not timed: on a model this small, the search for them takes what they save (docs/benchmarks.md#drafts)."
 
 say "4. The gain where layers have their real size: opt-125m, int8, random weights, one run"
 cat "$work/export"
