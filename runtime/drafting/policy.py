@@ -12,9 +12,8 @@ _LEAST_GAIN = 1.03
 _STAYING = 1.02  # bonus for as many drafts as last time, because engines are bound for them
 _CHOICES = (1, 2, 4, 7)  # numbers of drafts; few, because engines are bound for each
 _SHARE = 0.02  # share of all passes that drafts may cost
-_FIRST_CREDIT = 2.0  # passes that they may cost beyond that, once
-_CREDIT = 0.5  # passes that they may cost at once after a pause
-_MOST_SPARE = 4.0  # most passes that gains may save up for passes that gain nothing
+_CREDIT = 2.0  # passes that they may cost beyond that at first, and at once after a pause
+_MOST_SPARE = 16.0  # most passes that gains may save up for passes that gain nothing
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,18 @@ class DraftPolicy:
     guess, a drafter's acceptance is taken to be 0.8, and it drafts again where that would gain.
 
     Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
-    up to 4 passes. It pays for what a pass costs beyond its tokens, including the search for
+    up to 16 passes. It pays for what a pass costs beyond its tokens, including the search for
     guesses. Nothing is drafted that may cost more than is left. If that does not cover even one
-    draft, drafting pauses until half a pass is left again, because the search alone would use up
+    draft, drafting pauses until two passes are left again, because the search alone would use up
     what is added; passes without drafts are measured after the pause. So all trials together cost
-    a user at most 2 % and two passes.
+    a user at most 2 % and two passes. The budget never owes more than two passes, because a garbage
+    collection may take dozens of a small model.
     """
 
     def __init__(self, sources: Sequence[SourceAcceptance], costs: PassCosts) -> None:
         self.sources = sources
         self._costs = costs
-        self._spare = _FIRST_CREDIT  # passes over one token per row that drafts may cost
+        self._spare = _CREDIT  # passes over one token per row that drafts may cost
         self._is_pausing = False
         self._gain = 1.0  # the expected gain of the last choice
         self._last = 0  # the number of drafts in the last choice
@@ -101,7 +101,8 @@ class DraftPolicy:
             source.count_pass()
         cost = self._costs.in_plain_passes(num_rows, seconds)
         if cost is not None:
-            self._spare = min(self._spare + _SHARE + written / num_rows - cost, _MOST_SPARE)
+            spare = self._spare + _SHARE + written / num_rows - cost
+            self._spare = max(-_CREDIT, min(spare, _MOST_SPARE))
             self._is_pausing |= self._spare < 0
 
     def choose(self, rows: Sequence[RowOffers], num_rows: int) -> Choice:

@@ -283,22 +283,39 @@ def test_drafts_that_are_always_wrong_cost_at_most_3_percent(
 
 
 def test_drafts_lose_only_part_of_their_past_gain() -> None:
-    """A hundred passes that gained two tokens each leave a credit of four."""
+    """A hundred passes that gained two tokens each leave a credit of 16."""
     policy, lost = policy_of(flat_costs(0.1), [0.5]), 0
     for _ in range(100):
         policy.count_pass(1, 3, 1.0)
     while not policy.pauses():
         policy.count_pass(1, 1, 1.5)
         lost += 1
-    assert lost == 9, "each loses 0.5 of a credit of 4 and adds 2 %"
+    assert lost == 34, "each loses 0.5 of a credit of 16 and adds 2 %"
 
 
 def test_a_pause_lasts_until_there_is_credit_again() -> None:
     costs = flat_costs(0.1)
     policy = DraftPolicy([acceptance("own", [0.5])], costs)
     policy.count_pass(1, 1, 3.5)
-    assert sum(policy.pauses() for _ in range(300)) == 49, "from −0.48 to 0.5 at 2 % per pass"
+    assert sum(policy.pauses() for _ in range(300)) == 124, "from −0.48 to 2 at 2 % per pass"
     assert costs.wants_plain(1)
+
+
+def test_after_a_pause_drafts_are_tried_even_if_a_pass_over_two_tokens_costs_much() -> None:
+    policy = DraftPolicy([acceptance("own", [0.95])], flat_costs(0.6))
+    policy.count_pass(1, 1, 4.0)
+    while policy.pauses():
+        pass
+    for _ in range(4):
+        policy.count_pass(1, 0, 0.1)  # passes that are measured without drafts
+    assert choose(policy, {OWN: LONG}).count > 0
+
+
+def test_one_very_long_pass_ends_drafts_no_longer_than_it_owes_two_passes() -> None:
+    """A garbage collection may take dozens of a small model's passes."""
+    policy = DraftPolicy([acceptance("own", [0.5])], flat_costs(0.1))
+    policy.count_pass(1, 0, 60.0)
+    assert sum(policy.pauses() for _ in range(3000)) == 200, "from −2 to 2 at 2 % per pass"
 
 
 def test_a_draft_may_not_cost_more_than_the_credit() -> None:
@@ -314,7 +331,7 @@ def test_no_search_starts_without_credit_for_a_draft() -> None:
     policy._spare = 0.15
     assert choose(policy, {OWN: LONG}).count == 0
     policy.count_pass(1, 0, 0.02)
-    assert sum(policy.pauses() for _ in range(300)) == 18, "from 0.15 to 0.5 at 2 % per pass"
+    assert sum(policy.pauses() for _ in range(300)) == 93, "from 0.15 to 2 at 2 % per pass"
     assert choose(policy, {OWN: LONG}).count > 0
 
 

@@ -11,9 +11,8 @@ namespace {
 constexpr double kLeastGain = 1.03;
 constexpr double kStaying = 1.02;  // advantage of the number of drafts that was chosen last
 constexpr std::array<std::int64_t, 4> kChoices{1, 2, 4, 7};
-constexpr double kShare = 0.02;   // fraction of all passes that drafts may cost
-constexpr double kCredit = 0.5;   // passes that drafts may cost at once after a pause
-constexpr double kMostSpare = 4;  // passes of gain kept for passes that gain nothing
+constexpr double kShare = 0.02;    // fraction of all passes that drafts may cost
+constexpr double kMostSpare = 16;  // passes of gain kept for passes that gain nothing
 
 }  // namespace
 
@@ -34,7 +33,7 @@ void DraftPolicy::count_pass(std::int64_t num_rows, std::int64_t written, double
   const std::optional<double> cost = costs_.in_plain_passes(num_rows, seconds);
   if (!cost) return;
   const double earned = static_cast<double>(written) / static_cast<double>(num_rows);
-  spare_ = std::min(spare_ + kShare + earned - *cost, kMostSpare);
+  spare_ = std::clamp(spare_ + kShare + earned - *cost, -kCredit, kMostSpare);
   is_pausing_ |= spare_ < 0;
 }
 

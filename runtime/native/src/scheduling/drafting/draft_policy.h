@@ -51,11 +51,12 @@ struct DraftChoice {
 // gain.
 //
 // Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
-// up to 4 passes. It pays for what a pass costs beyond its tokens, including the search for
+// up to 16 passes. It pays for what a pass costs beyond its tokens, including the search for
 // guesses. No drafts are made that may cost more than is left. If the budget does not cover even
-// one draft, drafts pause until it reaches half a pass again, because the search alone would use up
+// one draft, drafts pause until it reaches two passes again, because the search alone would use up
 // what is added; in the pause, passes without drafts are measured. Trying drafts thus costs a user
-// at most 2 % and two passes.
+// at most 2 % and two passes. The budget never owes more than two passes, because one pass may take
+// dozens of a small model's, for reasons other than drafts.
 class DraftPolicy {
  public:
   // ``costs`` must outlive this object.
@@ -83,8 +84,8 @@ class DraftPolicy {
   void count_pass(std::int64_t num_rows, std::int64_t written, double seconds);
 
  private:
-  // Passes that drafts may cost once, beyond 2 %.
-  static constexpr double kFirstCredit = 2;
+  // Passes that drafts may cost beyond 2 % at first, and at once after a pause.
+  static constexpr double kCredit = 2;
 
   // Replaces ``best`` by a choice with more gain that uses n-grams and ``paid``, a drafter that
   // runs layers. Returns false if the budget does not cover one of its drafts.
@@ -100,7 +101,7 @@ class DraftPolicy {
 
   PassCosts& costs_;
   std::vector<SourceAcceptance> sources_;
-  double spare_ = kFirstCredit;  // passes over one token per row that drafts may cost
+  double spare_ = kCredit;  // passes over one token per row that drafts may cost
   bool is_pausing_ = false;
   double gain_ = 1;        // expected gain of the last choice
   std::int64_t last_ = 0;  // number of drafts of the last choice
