@@ -77,6 +77,14 @@ class ServeProcess:
         address = f"{self.address}/v1/completions"
         return httpx2.post(address, json=LONG | fields, timeout=120)
 
+    def wait_for_waiting(self, count: int) -> None:
+        """Wait until ``count`` prompts wait."""
+        waiting = f'skipdec_requests_waiting{{model="tiny"}} {count}.0'
+        until = monotonic() + 60
+        while waiting not in httpx2.get(f"{self.address}/metrics").text:
+            assert monotonic() < until
+            sleep(0.01)
+
 
 def wait_for_end(pids: list[int]) -> None:
     """Wait until none of these processes runs; zombies count as ended."""
@@ -120,15 +128,16 @@ def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
 def test_a_second_sigterm_ends_the_server_at_once(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        pending = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
-        served.line("POST")
+        (worker,) = served.workers()
+        os.kill(worker, signal.SIGSTOP)  # else the texts could end before the second signal
+        pending = pool.submit(served.complete)
+        served.wait_for_waiting(2)
         served.process.send_signal(signal.SIGTERM)
         served.line("draining")
-        workers = served.workers()
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == -signal.SIGTERM
-        wait_for_end(workers)
-        assert any(isinstance(one.exception(60), httpx2.TransportError) for one in pending)
+        wait_for_end([worker])
+        assert isinstance(pending.exception(60), httpx2.TransportError)
 
 
 @pytest.mark.slow
@@ -140,11 +149,7 @@ def test_sigterm_with_a_hung_worker_answers_all_requests(bundle: Path) -> None:
         scored = {"echo": True, "logprobs": 1, "max_tokens": 0}
         bodies: list[dict[str, object]] = [{}, {"stream": True}, scored]
         answers = [pool.submit(served.complete, prompt="a", **fields) for fields in bodies]
-        waiting = 'skipdec_requests_waiting{model="tiny"} 3.0'
-        until = monotonic() + 60
-        while waiting not in httpx2.get(f"{served.address}/metrics").text:
-            assert monotonic() < until
-            sleep(0.01)
+        served.wait_for_waiting(3)
         served.process.send_signal(signal.SIGTERM)
         whole, stream, score = (answer.result(60) for answer in answers)
         lines = served.rest()
