@@ -243,10 +243,13 @@ class Request:
         size = f"{counted(tokens, 'token')} and max_tokens {self.max_tokens}"
         positions = tokens + self.max_tokens
         if positions > limits.max_positions:
+            remedy = "or shorten the prompt"
+            if self.max_tokens > 1:
+                remedy = "shorten the prompt or lower max_tokens"
             raise CapacityError(
                 subject,
                 f"{size} are {positions:,} positions; max_model_len allows "
-                f"{limits.max_positions:,}; raise it, shorten the prompt or lower max_tokens",
+                f"{limits.max_positions:,}; raise it, {remedy}",
             )
         prompt = memory.prompt_row(self.prompt_token_ids, schedule, self.max_tokens, range(rows))
         needed = memory.alone(prompt, in_chunks=tokens > limits.chunk_tokens)

@@ -22,7 +22,9 @@ void RunningBatch::require_possible(const Request& request) const {
     throw Error(Status::kCapacity, "prompt",
                 lengths + " are " + grouped(tokens + request.max_tokens) +
                     " positions; max_model_len allows " + grouped(limits.max_positions) +
-                    "; raise it, shorten the prompt or lower max_tokens");
+                    "; raise it, " +
+                    (request.max_tokens > 1 ? "shorten the prompt or lower max_tokens"
+                                            : "or shorten the prompt"));
   }
   const PromptRow prompt = prompt_row(request, 0);
   const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);

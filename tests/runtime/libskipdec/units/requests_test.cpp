@@ -163,7 +163,9 @@ TEST(RequestsTest, TokensBeyondMaxModelLenAreNeitherContinuedNorScored) {
   skipdec_request* request = nullptr;
   EXPECT_EQ(skipdec_submit_tokens(&engine, tokens.data(), tokens.size(), nullptr, &request),
             SKIPDEC_CAPACITY);
-  EXPECT_NE(std::string(skipdec_last_error()).find("max_model_len allows 20"), std::string::npos)
+  EXPECT_NE(std::string(skipdec_last_error())
+                .find("max_model_len allows 20; raise it, or shorten the prompt"),
+            std::string::npos)
       << skipdec_last_error();
   skipdec_score* score = nullptr;
   EXPECT_EQ(skipdec_score_tokens(&engine, tokens.data(), tokens.size(), tokens.data(), 2, nullptr,
