@@ -43,10 +43,10 @@ skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 \\
 \b
 skipdec serve opt-1.3b.skipdec --threads 16 --kv-memory 8GiB
 
-Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /health/live,
-/health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second one aborts.
-Each bundle runs in a worker process, which is restarted when it dies; the exit code is 1 if it
-dies repeatedly. All bundles share --threads and --kv-memory; --max-batch-size is for each.
+Clients: POST /v1/completions and /v1/chat/completions as OpenAI's, GET /v1/models, /v1/schedules,
+/health/live, /health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second
+one aborts. Each bundle runs in a worker process, which is restarted when it dies; the exit code is
+1 if it dies repeatedly. All bundles share --threads and --kv-memory; --max-batch-size is for each.
 A checkpoint is exported once, into ~/.cache/skipdec.
 """
 
