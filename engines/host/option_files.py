@@ -31,7 +31,7 @@ class OptionFile:
         content = read_file(Path(path), UsageError, limit=_MAX_BYTES)
         kind, parse = ("TOML", tomllib.loads) if suffix == ".toml" else ("YAML", _yaml)
         try:
-            values = parse(content.decode())
+            values = parse(content.decode("utf-8-sig"))
         except RecursionError:
             raise UsageError(path, "is nested too deeply") from None
         except ValueError as error:

@@ -177,7 +177,7 @@ def write_options(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
         ("o.yaml", "{source: here, jobs: 3, hidden: 7, stop: [a, b], grid: {<<: {rows: 3}}}"),
         (
             "options.toml",
-            'source = "here"\njobs = 3\nhidden = 7\nstop = ["a", "b"]\n[grid]\nrows = 3\n',
+            '\ufeffsource = "here"\njobs = 3\nhidden = 7\nstop = ["a", "b"]\n[grid]\nrows = 3\n',
         ),
     ],
 )
