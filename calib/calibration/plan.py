@@ -32,5 +32,5 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
     Raises one SkipDecError with every problem: an output that exists, and those of ``open_plan``.
     """
     problems = Problems("calibrate")
-    problems.attempt(require_place, config.output, force=config.force)
+    problems.attempt(require_place, config.output, force=config.force, data=config.data.path)
     return open_plan(CalibrationPlan, config, problems)

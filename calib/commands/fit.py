@@ -81,7 +81,7 @@ def fit(
     from ..fitting.fitting import fit as run
     from ..fitting.report import fit_parts, plot_fit, report_document
 
-    _check_files(output, plot, force=force)
+    _check_files(output, plot, force=force, data=config.data.path)
 
     def job(events: Events) -> Fit:
         found = run(config, opener(engines, max_batch_size=config.rows), events)
@@ -104,7 +104,7 @@ def fit(
     )
 
 
-def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
+def _check_files(output: Path | None, plot: Path | None, *, force: bool, data: Path) -> None:
     """Raise one UsageError that names every file that can't be written.
 
     Raises MissingExtraError for a plot without matplotlib.
@@ -113,7 +113,8 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
     for name, path, endings in (("--output", output, (".json",)), ("--plot", plot, FORMATS)):
         if path is None:
             continue
-        problems += [f"{name} {path}: {one}" for one in place_problems(path, force=force)]
+        found = place_problems(path, force=force, data=data)
+        problems += [f"{name} {path}: {one}" for one in found]
         if path.suffix.lower() not in endings:
             allowed = ", ".join(endings)
             problems.append(f"{name} {path}: ends in {path.suffix!r}; allowed: {allowed}")

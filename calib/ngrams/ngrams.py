@@ -41,7 +41,7 @@ def write_ngrams(config: NGramsConfig, events: Events | None = None) -> NGramsRe
     NGramsConfig.require(config)
     events, problems = events or Events(), Problems("ngrams")
     output = config.output.absolute()
-    problems.attempt(require_place, config.output, force=config.force)
+    problems.attempt(require_place, config.output, force=config.force, data=config.data.path)
     is_own = config.data.own_texts is not None
     examples = None if is_own else problems.attempt(load_examples, config.data)
     source = CheckpointSource(model=config.model, max_seq_len=opened_length(config.max_length))

@@ -113,8 +113,11 @@ def replace_file(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def place_problems(path: Path, *, force: bool) -> list[str]:
-    """Return the reasons why `replace_file` may not write ``path``; ``force`` replaces a file."""
+def place_problems(path: Path, *, force: bool, data: Path | None = None) -> list[str]:
+    """Return the reasons why `replace_file` may not write ``path``.
+
+    ``force`` replaces a file, but never ``data``, from which it would be made.
+    """
     problems, parent = [], path.absolute().parent
     if path.name == "-":
         problems.append(NOT_STDOUT)
@@ -129,12 +132,14 @@ def place_problems(path: Path, *, force: bool) -> list[str]:
         problems.append("is not a regular file; name one")
     elif path.exists() and not force:
         problems.append("exists; pass --force to replace it, or choose another name")
+    elif data is not None and path.exists() and data.exists() and path.samefile(data):
+        problems.append("is also the data; name another file")
     return problems
 
 
-def require_place(path: Path, *, force: bool) -> None:
+def require_place(path: Path, *, force: bool, data: Path) -> None:
     """Raise UsageError with all `place_problems`, if there are any."""
-    if problems := place_problems(path, force=force):
+    if problems := place_problems(path, force=force, data=data):
         raise UsageError(str(path), *problems)
 
 

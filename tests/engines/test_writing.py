@@ -59,6 +59,17 @@ def test_problems_of_a_path_are_found_before_writing(
     assert f"no permission to create files in {tmp_path}" in problem
 
 
+def test_the_data_of_a_result_are_never_replaced_by_it(tmp_path: Path) -> None:
+    data, link = tmp_path / "data.jsonl", tmp_path / "link.jsonl"
+    assert place_problems(data, force=True, data=data) == []
+    data.touch()
+    link.symlink_to(data)
+    for path in (data, link):
+        problems = place_problems(path, force=True, data=data)
+        assert problems == ["is also the data; name another file"]
+    assert place_problems(data, force=True, data=tmp_path / "other.jsonl") == []
+
+
 def test_replace_file_names_the_file_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

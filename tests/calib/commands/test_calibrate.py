@@ -113,6 +113,21 @@ def test_errors_come_before_any_work(
     assert not (tmp_path / "new.json").exists()
 
 
+@pytest.mark.parametrize("command", ["calibrate", "ngrams", "fit"])
+def test_force_never_replaces_the_data(
+    command: str, model: Path, text_bundle: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "rows.json"
+    data.write_text('{"prompt": "a", "completion": "b"}\n')
+    goal = ("--target-speedup", 2) if command == "fit" else ()
+    source = text_bundle if command == "fit" else model
+    form = command_line.config(data={"format": "jsonl"})
+    result = command_line.run(command, source, "--data", data, "-o", data, "--force", *goal, *form)
+    assert result.exit_code == 2
+    assert "is also the data; name another file" in result.stderr
+    assert "completion" in data.read_text()
+
+
 def test_texts_beyond_the_memory_limit_are_dropped_with_a_warning(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
