@@ -113,10 +113,11 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
         return parse_schedule(text, num_layers=layers, horizon=horizon or _HORIZON)
     from ...engines.bundle import EngineBundle
 
+    bundle = EngineBundle.open(text)
     given = {"--layers": layers, "--horizon": horizon}
     if unused := [name for name, value in given.items() if value is not None]:
         raise UsageError(text, f"is a bundle, which has a schedule; omit {', '.join(unused)}")
-    return bundle_schedule(EngineBundle.open(text))
+    return bundle_schedule(bundle)
 
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:

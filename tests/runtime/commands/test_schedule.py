@@ -62,6 +62,7 @@ def test_a_bundle_shows_its_own_schedule(tmp_path: Path) -> None:
     assert run("plot", str(bundle), "-o", str(tmp_path / "own.svg")).exit_code == 0
     refused = run("show", str(bundle), "--layers", "24")
     assert (refused.exit_code, "omit --layers" in refused.stderr) == (2, True)
+    assert "is not a bundle" in run("show", str(tmp_path), "--layers", "24").stderr
 
 
 def test_show_without_layers_is_refused() -> None:
