@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator
 
 from ...engines.checking import Option, ValidatedConfig, expanded, name_of
+from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...runtime.drafting.config import canonical_drafts
 from ...runtime.measuring.meter import SECONDS
@@ -98,7 +99,9 @@ class EvaluationConfig(ValidatedConfig):
     drafts: Annotated[tuple[str, ...], Option("--draft")] = Field(
         default=(), description="repeat for several, e.g. own: full depth again, with drafts"
     )
-    batch_size: Annotated[int, Option()] = Field(default=16, ge=1, description="prompts per batch")
+    batch_size: Annotated[int, Option()] = Field(
+        default=16, ge=1, le=integer("max_rows"), description="prompts per batch"
+    )
     max_tokens: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="(half more than the longest reference)"
     )

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Option, Problems, ValidatedConfig, field_problems
+from ...engines.constants import integer
 from ...engines.errors import SkipDecError, UsageError
 from ...runtime.measuring.meter import SECONDS
 from ...runtime.schedule import ExitSchedule
@@ -141,7 +142,10 @@ class FitConfig(ValidatedConfig):
         "in flight, as in a server",
     )
     slots: Annotated[int | None, Option()] = Field(
-        default=None, ge=1, description="rows in flight for --speedup-of mixed (8)"
+        default=None,
+        ge=1,
+        le=integer("max_rows"),
+        description="rows in flight for --speedup-of mixed (8)",
     )
     data: Annotated[DataConfig, Option()]
     space: Annotated[SpaceConfig, Option()] = SpaceConfig()

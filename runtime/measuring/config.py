@@ -32,7 +32,7 @@ class BenchConfig(ValidatedConfig):
     """
 
     batch_sizes: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
+        tuple[Annotated[int, Field(ge=1, le=_MAX_ROWS)], ...],
         BeforeValidator(partial(split_at_commas, example="1,8")),
         Option("-b", repeated=False),
     ] = Field(default=(1,), min_length=1, description="rows, e.g. 1 or 1,8")

@@ -112,6 +112,7 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
         ([*goal, "-o", existing], "exists; pass --force to replace it"),
         ([*goal, "-o", tmp_path / "none" / "s.txt"], "2 problems"),
         ([*goal, "--plot", tmp_path / "front.gif"], "allowed: .png, .svg"),
+        ([*goal, "--speedup-of", "mixed", "--slots", "70000"], "--slots is 70000; allowed: 65536"),
         ([*goal, "--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
         ([*goal, "--decay", "lin"], "--decay is 'lin'; did you mean 'linear'? allowed: linear, "),
     ):

@@ -58,6 +58,7 @@ def test_a_bad_option_value_is_a_usage_error(exported: Callable[..., Path]) -> N
     bundle = exported("pre_norm")
     for arguments, message in (
         (["-b", "one"], "--batch-sizes is 'one'; allowed: comma-separated whole numbers, e.g. 1,8"),
+        (["-b", "1,70000"], "bench | --batch-sizes is 70000; allowed: 65536 or less"),
         (["--schedule", "9x", "--prompt-len", "8", "--gen-len", "8"], "largest possible: 3x"),
         (["--gen-len", "1000"], "--prompt-len 128 and --gen-len 1000 are 1,128 positions"),
     ):
