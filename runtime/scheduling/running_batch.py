@@ -18,7 +18,7 @@ from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import SharedLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
-from .decoding import Decoding, prompt_end
+from .decoding import prompt_end
 from .drafted_decoding import make_decoding
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row, RunningRequest
@@ -57,17 +57,15 @@ class RunningBatch:
         loaded: LoadedBundle,
         slots: SlotStitcher,
         config: RunningBatchConfig,
-        decoding: Decoding | None = None,
     ) -> None:
         """Create an empty batch on ``slots``, which the holder of the engines closes.
 
-        ``decoding`` chooses the tokens that rows feed; the default follows ``config.draft``. Raises
-        UsageError for an invalid admission rule.
+        Raises UsageError for an invalid admission rule.
         """
         self._loaded = loaded
         self._slots = slots
         self._config = config
-        self._decoding = decoding or make_decoding(loaded, slots, config)
+        self._decoding = make_decoding(loaded, slots, config)
         self._requests: dict[int, RunningRequest] = {}
         self._rows: list[Row] = []  # running, in order of admission
         self._next_number = self._next_row = 0

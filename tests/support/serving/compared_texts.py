@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from unittest.mock import patch
 
 from random_requests import run_all
 
 from skipdec import EngineStats, Generator, SamplingParams
+from skipdec.runtime.scheduling import running_batch
 from skipdec.runtime.scheduling.decoding import Decoding
-from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
-from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
 
 PROMPTS = ("The quick", "a", "Once upon a time", "skip", "decode", "42")
@@ -48,9 +49,10 @@ def run_requests(
     draft: str = "off",
 ) -> tuple[list[RequestOutput], EngineStats]:
     """Run the requests together, the i-th at the i-th prompt and schedule."""
-    with generator.running_batch(draft=draft) as held:
-        config = RunningBatchConfig(draft=generator._loaded.drafts.resolve(draft))
-        batch = RunningBatch(held._loaded, held._slots, config, decoding)
+    given: AbstractContextManager[object] = nullcontext()
+    if decoding is not None:
+        given = patch.object(running_batch, "make_decoding", lambda *_: decoding)
+    with given, generator.running_batch(draft=draft) as batch:
         numbers = [
             batch.add(
                 PROMPTS[index % len(PROMPTS)], one, schedule=SCHEDULES[index % len(SCHEDULES)]
