@@ -253,11 +253,11 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     def __init__(
         self,
         *args: Any,  # noqa: ANN401  (Trainer's own)
-        interruption: Interruption | None = None,
+        interruption: Interruption,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.interruption = interruption or Interruption()
+        self.interruption = interruption
         self.remove_callback(PrinterCallback)  # writes to stdout, which is for results
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401

@@ -19,6 +19,7 @@ from skipdec.calib.tuning.model import IGNORED_LABEL
 from skipdec.calib.tuning.plan import step_schedules
 from skipdec.calib.tuning.skip_models import SkipOPTForCausalLM
 from skipdec.calib.tuning.trainer import SkipTrainer
+from skipdec.engines.host.signals import Interruption
 from skipdec.runtime.schedule.text import parse_schedule
 
 TARGET = parse_schedule("linear:max=8,min=4,horizon=5", num_layers=12)
@@ -52,6 +53,7 @@ def trainer(
     bf16: bool = False,
 ) -> SkipTrainer:
     made = SkipTrainer(
+        interruption=Interruption(),
         model=model,
         args=TrainingArguments(
             str(directory), use_cpu=True, report_to="none", disable_tqdm=True, bf16=bf16

@@ -26,6 +26,7 @@ from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.host.events import Events
+from skipdec.engines.host.signals import Interruption
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
 
@@ -37,6 +38,7 @@ NAMES = {"draft_layer.json", "draft_layer.safetensors"}
 def trainer(structure: str, checkpoint: Checkpoints, directory: Path) -> Any:  # noqa: ANN401
     model = load_skip_model(checkpoint(structure), "opt")
     return DraftLayerTrainer(
+        interruption=Interruption(),
         model=DraftLayer(model, range(model.config.vocab_size)),
         args=TrainingArguments(str(directory), use_cpu=True, report_to="none", disable_tqdm=True),
         train_dataset=ExampleDataset(ROWS),

@@ -22,6 +22,7 @@ from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import IGNORED_LABEL, span_mask
 from skipdec.calib.tuning.trainer import Drafting, SkipTrainer
 from skipdec.engines.errors import UsageError
+from skipdec.engines.host.signals import Interruption
 
 ENDS = (0, 4, 5)
 
@@ -122,6 +123,7 @@ def test_the_loss_combines_labels_and_the_divergence_of_drafts(
     model = load_skip_model(checkpoint("pre_norm"), "opt").train()
     full = ExitSchedule.full(6)
     made = SkipTrainer(
+        interruption=Interruption(),
         model=model,
         args=TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True),
         train_dataset=ExampleDataset(ROWS),
