@@ -32,12 +32,11 @@ UNSTABLE = 255  # in combining_classes.inc: class 0, but NFC may change it or jo
 
 @dataclass(frozen=True)
 class Decomposition:
-    """One step: ``composite`` is ``first`` and ``second``, which is 0 for a single character.
+    """One step: ``first``, then ``second``, which is 0 if it gives a single character.
 
     NFC composes the two again if ``composes``.
     """
 
-    composite: int
     first: int
     second: int
     composes: bool
@@ -64,10 +63,10 @@ def decompositions() -> dict[int, Decomposition]:
     for at, text in changed.items():
         rest, last = text[:-1], text[-1]
         if not rest:
-            found[at] = Decomposition(at, ord(last), 0, composes=False)
+            found[at] = Decomposition(ord(last), 0, composes=False)
             continue
         first = ord(rest) if len(rest) == 1 else of_text[rest]
-        found[at] = Decomposition(at, first, ord(last), composes=again[at] == chr(at))
+        found[at] = Decomposition(first, ord(last), composes=again[at] == chr(at))
     return found
 
 
