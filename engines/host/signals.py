@@ -63,14 +63,14 @@ def raise_if_interrupted() -> None:
 
 
 class Interruption:
-    """A context in which the first of ``SIGNALS`` only sets ``requested``; a second interrupts.
+    """A context in which the first of ``SIGNALS`` is only noted; a second interrupts.
 
     ``tell`` is called on the first signal. Does nothing in threads other than the main one, which
     receive no signals.
     """
 
     def __init__(self, tell: Callable[[], object] | None = None) -> None:
-        self._number: int | None = None
+        self.number: int | None = None  # the signal that was received
         self._tell = tell
         self._previous = {
             number: handler
@@ -89,20 +89,15 @@ class Interruption:
 
     def is_requested(self) -> bool:
         """Return True if a signal was received; the ``cancelled`` callback of a generator."""
-        return self._number is not None
-
-    @property
-    def number(self) -> int | None:
-        """The signal that was received; None if none was."""
-        return self._number
+        return self.number is not None
 
     def raise_again(self) -> None:
         """Deliver the received signal, if any, to the previous handler; call after the context."""
-        if self._number is not None:
-            signal.raise_signal(self._number)
+        if self.number is not None:
+            signal.raise_signal(self.number)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self._number = number
+        self.number = number
         self._restore()
         if self._tell is not None:
             self._tell()
