@@ -132,15 +132,14 @@ class CudaDevice(Device):
         pitch: int,
         width: int,
         height: int,
-        source_pitch: int | None = None,
+        source_pitch: int,
     ) -> None:
-        read_pitch = pitch if source_pitch is None else source_pitch
         kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        if width == pitch == read_pitch:  # a strided copy reaches only 0.4 of an H200's bandwidth
+        if width == pitch == source_pitch:  # a strided copy reaches only 0.4 of an H200's bandwidth
             self._enqueue(runtime.cudaMemcpyAsync, target, source, width * height, kind)
             return
         copy = runtime.cudaMemcpy2DAsync
-        self._enqueue(copy, target, pitch, source, read_pitch, width, height, kind)
+        self._enqueue(copy, target, pitch, source, source_pitch, width, height, kind)
 
     def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
         """Copy rows by a kernel; its first launch, which loads it, must precede any capture."""

@@ -114,11 +114,11 @@ class Device(ABC):
         pitch: int,
         width: int,
         height: int,
-        source_pitch: int | None = None,
+        source_pitch: int,
     ) -> None:
-        """Enqueue a copy of ``height`` runs of ``width`` bytes, ``pitch`` bytes apart.
+        """Enqueue a copy of ``height`` runs of ``width`` bytes.
 
-        ``source_pitch`` is the distance of runs in the source; None means ``pitch``.
+        They are ``source_pitch`` bytes apart in the source, and ``pitch`` in the target.
         """
 
     @abstractmethod

@@ -150,13 +150,11 @@ class RehearsalDevice(Device):
         pitch: int,
         width: int,
         height: int,
-        source_pitch: int | None = None,
+        source_pitch: int,
     ) -> None:
-        read_pitch = pitch if source_pitch is None else source_pitch
-
         def copy() -> None:
             for run in range(height):
-                self._copy(target + run * pitch, source + run * read_pitch, width)
+                self._copy(target + run * pitch, source + run * source_pitch, width)
 
         self.enqueue(copy)
 

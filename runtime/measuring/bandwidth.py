@@ -224,6 +224,7 @@ class DeviceBandwidthProbe(Probe):
                 pitch=_RUN_BYTES,
                 width=_RUN_BYTES,
                 height=self._nbytes // _RUN_BYTES,
+                source_pitch=_RUN_BYTES,
             )
         self._device.synchronize()
         return time.perf_counter() - start

@@ -27,9 +27,9 @@ def test_a_pass_waits_for_the_copies_it_times(monkeypatch: pytest.MonkeyPatch) -
     done: list[str] = []
     copy, wait = device.copy_strided, device.synchronize
 
-    def copy_strided(target: int, source: int, *, pitch: int, width: int, height: int) -> None:
-        assert source - target == width * height == 2 * MIB
-        copy(target, source, pitch=pitch, width=width, height=height)
+    def copy_strided(target: int, source: int, **sizes: int) -> None:
+        assert source - target == sizes["width"] * sizes["height"] == 2 * MIB
+        copy(target, source, **sizes)
         done.append("copy")
 
     def synchronize() -> None:
