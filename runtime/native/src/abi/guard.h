@@ -52,9 +52,10 @@ Struct with_defaults(const Struct* given, const Struct& defaults, const char* na
   if (given == nullptr) return defaults;
   if (given->size < sizeof(std::size_t) || given->size > sizeof(Struct)) {
     throw Error(Status::kUsage, name,
-                "has the size " + std::to_string(given->size) + "; allowed: up to " +
-                    std::to_string(sizeof(Struct)) +
-                    ", as its _init function writes it; a larger one is of a newer skipdec.h");
+                "has the size " + std::to_string(given->size) + "; allowed: " +
+                    std::to_string(sizeof(std::size_t)) + " to " + std::to_string(sizeof(Struct)) +
+                    "; set it to sizeof(skipdec_" + name + "), or by its _init function if it has" +
+                    " one; a larger one is of a newer skipdec.h");
   }
   Struct whole = defaults;
   std::memcpy(&whole, given, given->size);

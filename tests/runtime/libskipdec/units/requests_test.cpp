@@ -220,5 +220,20 @@ TEST(RequestsTest, LogprobsOfChosenTokensCountTowardsTheLimit) {
   EXPECT_THROW(resolve(), Error);
 }
 
+// skipdec_stats has no _init function: its caller sets the size.
+TEST(RequestsTest, RefusalOfASizeNamesTheStructAndTheAllowedSizes) {
+  const skipdec_stats unset{};
+  std::string message;
+  try {
+    with_defaults(&unset, unset, "stats");
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  const std::string allowed = "has the size 0; allowed: " + std::to_string(sizeof(std::size_t)) +
+                              " to " + std::to_string(sizeof unset);
+  EXPECT_NE(message.find(allowed), std::string::npos) << message;
+  EXPECT_NE(message.find("sizeof(skipdec_stats)"), std::string::npos) << message;
+}
+
 }  // namespace
 }  // namespace skipdec::runtime
