@@ -274,7 +274,8 @@ typedef struct skipdec_prompt {
 
 /* Queues ``count`` requests, or none if one is refused. They are admitted together as far as they
  * fit, so that their prompts share calls. ``requests`` must have room for ``count`` handles, which
- * the caller then owns; all requests share the callback and its ``user_data``. */
+ * the caller then owns; all requests share the callback and its ``user_data``. On failure
+ * ``requests`` holds no handles: each is NULL or as it was before the call. */
 SKIPDEC_API skipdec_status skipdec_submit_many(skipdec_engine* engine,
                                                const skipdec_prompt* prompts, size_t count,
                                                const skipdec_params* params,
