@@ -70,7 +70,8 @@ def evaluate(
     from ..evaluation.report import evaluation_place, report_document, write_evaluation
 
     if output is not None:
-        evaluation_place(output).check(force=force)
+        reads = [config.data.path, config.metrics.bert_model, *(one.path for one in config.bundles)]
+        evaluation_place(output).check(force=force, reads=reads)
     elif force:
         raise UsageError("evaluate", "--force needs --output")
     open_generator = opener(engines, max_batch_size=config.batch_size)

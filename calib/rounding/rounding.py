@@ -174,7 +174,8 @@ def plan_rounding(config: RoundingConfig) -> RoundingPlan:
     untied, blocks that do not divide a product's inputs, and those of ``open_plan``.
     """
     problems = Problems("round")
-    problems.attempt(rounded_place(config.output).check, force=config.force)
+    place = rounded_place(config.output)
+    problems.attempt(place.check, force=config.force, reads=[config.data.path])
     return open_plan(RoundingPlan, config, problems, partial(_check_structure, config))
 
 

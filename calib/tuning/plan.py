@@ -113,7 +113,8 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     directories = directories_of(config)
     problems.attempt(_check_adapters, config)
     problems.attempt(_check_sharding, config)
-    problems.attempt(directories.check, force=config.force, resume=config.resume)
+    reads = [one.path for one in (config.data, config.validation) if one is not None]
+    problems.attempt(directories.check, force=config.force, resume=config.resume, reads=reads)
     resumed = directories.last_save() if config.resume else None
     began = datetime.now() if resumed is None else directories.began()
     is_own = config.data.own_texts is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -63,8 +63,8 @@ class TuningDirectories:
         """Place of the result."""
         return Place(self.output, self.mark, self.kind)
 
-    def check(self, *, force: bool, resume: bool) -> None:
-        """Raise UsageError if the place is taken, or an unfinished run would be lost.
+    def check(self, *, force: bool, resume: bool, reads: Sequence[Path] = ()) -> None:
+        """Raise UsageError if the place is taken, or an unfinished run or the data would be lost.
 
         With ``force``, only a directory that a tuning wrote may be replaced. Leftovers of a run
         that was killed after publishing its result are deleted.
@@ -72,7 +72,7 @@ class TuningDirectories:
         foreign = foreign_directory(self.work)
         if foreign is None and self._is_published:
             self._forget()
-        problems = self.place.problems(force=force)
+        problems = self.place.problems(force=force, reads=reads)
         if foreign is not None:
             problems.append(f"needs the name {self.work.name}, which {foreign}")
         if not resume and self.last_save() is not None:

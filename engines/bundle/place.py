@@ -21,7 +21,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ from pathlib import Path
 from ..constants import text
 from ..documents import naming_file
 from ..errors import BundleError, UsageError
+
+StrPath = str | os.PathLike[str]
 
 MANIFEST_NAME = text("manifest_name")
 SCHEDULE_NAME = text("schedule_name")
@@ -191,9 +193,9 @@ class Place:
             (directory / self.mark).unlink(missing_ok=True)
             shutil.rmtree(directory)
 
-    def check(self, *, force: bool) -> None:
+    def check(self, *, force: bool, reads: Iterable[StrPath | None] = ()) -> None:
         """Raise UsageError with all ``problems``, if any, after deleting leftovers by ``sweep``."""
-        if problems := self.problems(force=force):
+        if problems := self.problems(force=force, reads=reads):
             self.sweep()
             raise UsageError(str(self.target), *problems)
 
@@ -205,10 +207,11 @@ class Place:
             with suppress(BundleError, OSError), lock:
                 self.repair()
 
-    def problems(self, *, force: bool) -> list[str]:
+    def problems(self, *, force: bool, reads: Iterable[StrPath | None] = ()) -> list[str]:
         """Return the reasons why no result may be written here; changes nothing.
 
-        Allowed are a free name, an empty directory and, with ``force``, another result.
+        Allowed are a free name, an empty directory and, with ``force``, another result that does
+        not contain any of the files and directories that the new one is made from, ``reads``.
         """
         target = self.target
         problems = []
@@ -221,6 +224,8 @@ class Place:
                 problems.append(
                     f"exists and is not {self.kind}; choose another name or move it away"
                 )
+            elif held := [path for path in reads if path is not None and _lies_in(target, path)]:
+                problems += [f"holds what is read, {path}; choose another name" for path in held]
             elif not force:
                 problems.append("exists; pass --force to replace it, or choose another name")
         ancestor = next((parent for parent in target.parents if parent.exists()), target)
@@ -232,6 +237,11 @@ class Place:
             if (problem := foreign_directory(beside)) is not None:
                 problems.append(f"needs the name {beside.name}, which {problem}")
         return problems
+
+
+def _lies_in(directory: Path, path: StrPath) -> bool:
+    """Return whether ``path`` is ``directory`` or below it, symbolic links resolved."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
 
 
 def exchange(first: Path, second: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +55,8 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         raise problems.error()
     manifest = source.manifest
     output = output_path(config, source)
-    problems.attempt(_check_output, output, source, force=config.force)
+    reads = [source.path, config.ranges]
+    problems.attempt(bundle_place(output).check, force=config.force, reads=reads)
     problems.attempt(canonical_engines, source)
     tensorrt = None
     if config.is_compiled:
@@ -133,12 +133,6 @@ def output_path(config: BuildConfig, source: EngineBundle) -> Path:
     """
     manifest = source.manifest
     return bundle_path(config, Path(manifest.model.name).name, manifest.precision.dtype)
-
-
-def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
-    if Path(os.path.realpath(output)) == source.path:
-        raise UsageError(str(output), "is the source bundle; choose another --output")
-    bundle_place(output).check(force=force)
 
 
 def check_migration(source: EngineBundle, migration: Migration | None, config: BuildConfig) -> None:

@@ -68,7 +68,8 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     problems = Problems("export")
     output = output_path(config)
     problems.attempt(choice, dict.fromkeys(exported_targets()), config.target, "target")
-    problems.attempt(bundle_place(output).check, force=config.force)
+    reads = [config.model, config.draft_layer, config.ngrams, config.ranges]
+    problems.attempt(bundle_place(output).check, force=config.force, reads=reads)
     kernels = config.own_kernels
     if kernels is not None:
         problems.attempt(_check_kernels)

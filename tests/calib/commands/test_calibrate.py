@@ -128,6 +128,29 @@ def test_force_never_replaces_the_data(
     assert "completion" in data.read_text()
 
 
+@pytest.mark.parametrize(
+    ("command", "mark"),
+    [
+        ("tune", "tuning_report.json"),
+        ("round", "rounding_report.json"),
+        ("evaluate", "evaluation.json"),
+    ],
+)
+def test_force_never_deletes_the_data_with_an_older_result(
+    command: str, mark: str, model: Path, text_bundle: Path, tmp_path: Path
+) -> None:
+    (output := tmp_path / "result").mkdir()
+    (output / mark).write_text("{}")
+    data = output / "rows.jsonl"
+    data.write_text('{"prompt": "a", "completion": "b"}\n' * 20)
+    source = text_bundle if command == "evaluate" else model
+    options = ("--data", data, "-o", output, "--force", "--schedule", "full")
+    result = command_line.run(command, source, *options)
+    assert result.exit_code == 2
+    assert f"holds what is read, {data}; choose another name" in result.stderr
+    assert data.exists()
+
+
 def test_texts_beyond_the_memory_limit_are_dropped_with_a_warning(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:

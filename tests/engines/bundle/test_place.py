@@ -72,6 +72,16 @@ def test_the_root_of_the_file_system_is_refused_as_a_target() -> None:
         EngineBundle.open("/")
 
 
+def test_a_result_that_holds_what_is_read_is_not_replaced(place: Place, tmp_path: Path) -> None:
+    write(place, "first")
+    (data := place.target / "data.jsonl").touch()
+    (link := tmp_path / "link.jsonl").symlink_to(data)
+    for path in (data, link, place.target):
+        with pytest.raises(UsageError, match=f"holds what is read, {path}; choose another name"):
+            place.check(force=True, reads=[path])
+    place.check(force=True, reads=[None, tmp_path / "other.jsonl"])
+
+
 def test_a_half_deleted_result_does_not_block_the_next(place: Place) -> None:
     write(place, "first")
     (place.old / "weights").mkdir(parents=True)  # killed while deleting: the mark is deleted first

@@ -180,7 +180,7 @@ def test_missing_canonical_engines_are_reported_with_other_problems(
     with pytest.raises(SkipDecError) as caught:
         built(plans, plans, tensorrt=TENSORRT | {"kv_buckets": [8]})
     text = str(caught.value)
-    for words in ("is the source bundle", "--keep-canonical", "8, too small"):
+    for words in ("holds what is read", "--keep-canonical", "8, too small"):
         assert words in text
 
 
