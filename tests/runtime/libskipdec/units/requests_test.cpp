@@ -161,7 +161,10 @@ TEST(RequestsTest, TokensBeyondMaxModelLenAreNeitherContinuedNorScored) {
   engine.service = open(20);
   const std::vector<std::int64_t> tokens(30, 5);
   skipdec_request* request = nullptr;
-  EXPECT_EQ(skipdec_submit_tokens(&engine, tokens.data(), tokens.size(), nullptr, &request),
+  skipdec_params params;
+  skipdec_params_init(&params, sizeof params);
+  params.max_tokens = 1;
+  EXPECT_EQ(skipdec_submit_tokens(&engine, tokens.data(), tokens.size(), &params, &request),
             SKIPDEC_CAPACITY);
   EXPECT_NE(std::string(skipdec_last_error())
                 .find("max_model_len allows 20; raise it, or shorten the prompt"),
