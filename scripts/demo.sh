@@ -62,7 +62,7 @@ skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@
 skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png"
 skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png"
 echo "charts: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
-echo "Drafts are not timed: on a model this small, the search for them takes what they save (docs/benchmarks.md#drafts)."
+echo "Drafts are not timed: on a model this small they gain only after dozens of texts (docs/benchmarks.md#drafts)."
 
 say "4. The gain where layers have their real size: opt-125m, int8, random weights, one run"
 cat "$work/export"

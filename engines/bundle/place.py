@@ -30,8 +30,6 @@ from ..constants import text
 from ..documents import naming_file
 from ..errors import BundleError, UsageError
 
-StrPath = str | os.PathLike[str]
-
 MANIFEST_NAME = text("manifest_name")
 SCHEDULE_NAME = text("schedule_name")
 TOKENIZER_NAME = "tokenizer.json"
@@ -193,7 +191,7 @@ class Place:
             (directory / self.mark).unlink(missing_ok=True)
             shutil.rmtree(directory)
 
-    def check(self, *, force: bool, reads: Iterable[StrPath | None] = ()) -> None:
+    def check(self, *, force: bool, reads: Iterable[str | Path | None] = ()) -> None:
         """Raise UsageError with all ``problems``, if any, after deleting leftovers by ``sweep``."""
         if problems := self.problems(force=force, reads=reads):
             self.sweep()
@@ -207,7 +205,7 @@ class Place:
             with suppress(BundleError, OSError), lock:
                 self.repair()
 
-    def problems(self, *, force: bool, reads: Iterable[StrPath | None] = ()) -> list[str]:
+    def problems(self, *, force: bool, reads: Iterable[str | Path | None] = ()) -> list[str]:
         """Return the reasons why no result may be written here; changes nothing.
 
         Allowed are a free name, an empty directory and, with ``force``, another result that does
@@ -239,7 +237,7 @@ class Place:
         return problems
 
 
-def _lies_in(directory: Path, path: StrPath) -> bool:
+def _lies_in(directory: Path, path: str | Path) -> bool:
     """Return whether ``path`` is ``directory`` or below it, symbolic links resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
 
