@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Show layer skipping with a tuned model: export it, generate with and without skipping, and with
-# drafts, measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip, and
-# the opt-125m of the last step, which is only timed, has random weights of the real size. Charts go
-# to OUT (demo-output). The first run creates .venv, which scripts/test.sh completes.
+# drafts, measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to
+# skip, and the opt-125m of the last step, which is only timed, has random weights of the real size.
+# Charts go to OUT (demo-output). The first run creates .venv, which scripts/test.sh completes.
 set -euo pipefail
 setup=demo
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"

@@ -13,9 +13,10 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from ...engines.bundle.place import Place, share_weights
+from ...engines.bundle.place import Place
 from ...engines.checking import FrozenModel
 from ...engines.documents import naming_failed_write, write_file
+from ...exporter.checkpoint.formats import share_weights
 from ...exporter.checkpoint.template import TEMPLATE_NAME
 from ...exporter.checkpoint.tokenizer import TEXT_FILES
 from .config import GridTarget

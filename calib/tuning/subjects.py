@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
+from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME
 from ...engines.documents import naming_failed_write, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
@@ -20,6 +20,7 @@ from ...exporter.checkpoint.draft_layer import (
     DraftedModel,
     DraftLayerFacts,
 )
+from ...exporter.checkpoint.formats import share_weights
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule.text import document_text
 from .drafting.acceptance import (

@@ -311,16 +311,6 @@ def is_empty_directory(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def share_weights(checkpoint: Path) -> None:
-    """Give the weights files in ``checkpoint`` the permissions of its config.json.
-
-    safetensors 0.8 lets only their owner read them, whatever the umask, but a model is often
-    exported or served by another user.
-    """
-    for path in checkpoint.glob("*.safetensors"):
-        shutil.copymode(checkpoint / "config.json", path)
-
-
 def open_own(path: Path) -> int:
     """Open the file ``path`` for reading and writing, creating it if needed; return a descriptor.
 

@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import pickle
+import shutil
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -173,3 +174,13 @@ def _is_archive(path: Path) -> bool:
         return zipfile.is_zipfile(path)
     except (OSError, zipfile.BadZipFile):  # a zip variant that torch does not write
         return False
+
+
+def share_weights(checkpoint: Path) -> None:
+    """Give the weights files in ``checkpoint`` the permissions of its config.json.
+
+    safetensors 0.8 lets only their owner read them, whatever the umask, but a model is often
+    exported or served by another user.
+    """
+    for path in checkpoint.glob("*.safetensors"):
+        shutil.copymode(checkpoint / "config.json", path)
