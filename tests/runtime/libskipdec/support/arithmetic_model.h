@@ -17,7 +17,7 @@
 #include "hollow_bundle.h"
 #include "sessions/session.h"
 
-namespace skipdec::runtime::testing {
+namespace skipdec::runtime::support {
 
 constexpr std::int64_t kHidden = 2;
 constexpr std::int64_t kModulus = 251;  // sums of products stay far below 2^24
@@ -25,6 +25,8 @@ constexpr std::int64_t kVocabulary = 97;
 constexpr std::int64_t kDraftTokens = 32;  // of the narrow head
 constexpr std::int64_t kLayers = 6;
 constexpr std::int64_t kPositions = 64;
+// Memory in bytes for the KV caches of three blocks, less than some batches need.
+constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * kLayers;
 constexpr std::int64_t kEndOfText = 2;
 
 // Returns the JSON of a schedule of `kLayers` layers: from ``most`` layers down to ``least``, one
@@ -251,4 +253,4 @@ class ArithmeticBackend : public Backend {
   Calls calls_;
 };
 
-}  // namespace skipdec::runtime::testing
+}  // namespace skipdec::runtime::support

@@ -10,7 +10,7 @@
 #include "schedule/schedule.h"
 #include "stitching/engines.h"
 
-namespace skipdec::runtime::testing {
+namespace skipdec::runtime::support {
 
 class LiteralDrafts {
  public:
@@ -156,4 +156,4 @@ class LiteralDrafts {
   Engines engines_;
 };
 
-}  // namespace skipdec::runtime::testing
+}  // namespace skipdec::runtime::support

@@ -5,7 +5,7 @@
 
 #include "service/service.h"
 
-namespace skipdec::runtime::testing {
+namespace skipdec::runtime::support {
 
 // Submits one request of the default schedule, without a deadline.
 inline std::shared_ptr<Ticket> submit(Service& service, const TokenSpan& prompt,
@@ -13,4 +13,4 @@ inline std::shared_ptr<Ticket> submit(Service& service, const TokenSpan& prompt,
   return service.submit_many({prompt}, params, "", 0, on_delta).front();
 }
 
-}  // namespace skipdec::runtime::testing
+}  // namespace skipdec::runtime::support

@@ -55,8 +55,8 @@ extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
 
 class AllocationTest : public ::testing::Test {
  protected:
@@ -72,7 +72,7 @@ class AllocationTest : public ::testing::Test {
   ArithmeticBundle bundle_;
   ArithmeticBackend backend_;
   Engines engines_ = Engines::load(bundle_.manifest(), backend_);
-  SchedulePointer schedule_ = bundle_.schedules().resolve(testing::falling_schedule(5, 2, 8), 40);
+  SchedulePointer schedule_ = bundle_.schedules().resolve(support::falling_schedule(5, 2, 8), 40);
 };
 
 TEST_F(AllocationTest, StepsAllocateNothingWhileTheirRowsAndPlansStay) {
@@ -245,14 +245,14 @@ TEST(IntakeTest, ARequestWithoutMemoryEndsAlone) {
     most_bytes = 1 << 17;
     return true;
   };
-  EXPECT_TRUE(testing::submit(service, {4}, small, limits)->mailbox.wait(-1));
+  EXPECT_TRUE(support::submit(service, {4}, small, limits)->mailbox.wait(-1));
   SamplingParams large = small;
   large.stop_token_ids.assign(1 << 16, 5);
   std::vector<Delta> deltas;
   const auto record = [&](const Delta& delta) { return deltas.push_back(delta), true; };
-  const auto failed = {testing::submit(service, {4}, large),
-                       testing::submit(service, {4}, large, record)};
-  const auto other = testing::submit(service, {4}, small);
+  const auto failed = {support::submit(service, {4}, large),
+                       support::submit(service, {4}, large, record)};
+  const auto other = support::submit(service, {4}, small);
   for (const auto& ticket : failed) {
     ASSERT_TRUE(ticket->mailbox.wait(-1));
     ASSERT_EQ(ticket->mailbox.progress(), Progress::kEnded);

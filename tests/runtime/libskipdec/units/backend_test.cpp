@@ -14,7 +14,7 @@
 namespace skipdec::runtime {
 namespace {
 
-std::string refusal_of(const nlohmann::json& manifest, const SessionOptions& options = {}) {
+std::string manifest_refusal(const nlohmann::json& manifest, const SessionOptions& options = {}) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "refused_backend";
   std::filesystem::remove_all(folder);
   write_hollow_bundle(folder);
@@ -27,9 +27,10 @@ std::string refusal_of(const nlohmann::json& manifest, const SessionOptions& opt
 TEST(Backend, NamesTheTargetsThatItDoesNotRun) {
   nlohmann::json manifest = hollow_manifest();
   manifest["target"] = "tensorrt";
-  EXPECT_NE(refusal_of(manifest).find("run it by skipdec's Python runtime"), std::string::npos);
+  EXPECT_NE(manifest_refusal(manifest).find("run it by skipdec's Python runtime"),
+            std::string::npos);
   manifest["target"] = "abacus";
-  EXPECT_NE(refusal_of(manifest).find("is for the target abacus; allowed: onnxruntime"),
+  EXPECT_NE(manifest_refusal(manifest).find("is for the target abacus; allowed: onnxruntime"),
             std::string::npos);
 }
 
@@ -41,12 +42,12 @@ TEST(Backend, RefusesActivationsInBfloat16) {
       for (nlohmann::json& tensor : engine[direction])
         if (tensor["dtype"] == "float32" && tensor["role"] != "logits")
           tensor["dtype"] = "bfloat16";
-  EXPECT_NE(refusal_of(manifest).find("computes in bfloat16"), std::string::npos);
+  EXPECT_NE(manifest_refusal(manifest).find("computes in bfloat16"), std::string::npos);
 }
 
 TEST(Backend, RefusesAnInstructionSetThatCannotRunHere) {
   ::setenv("SKIPDEC_INSTRUCTION_SET", "abacus", 1);
-  const std::string words = refusal_of(hollow_manifest());
+  const std::string words = manifest_refusal(hollow_manifest());
   ::unsetenv("SKIPDEC_INSTRUCTION_SET");
   EXPECT_EQ(words.rfind("SKIPDEC_INSTRUCTION_SET | names what can't run here", 0), 0U) << words;
 }
@@ -54,7 +55,7 @@ TEST(Backend, RefusesAnInstructionSetThatCannotRunHere) {
 TEST(Backend, RefusesToCopyWeightsWithoutKernels) {
   SessionOptions options;
   options.weights = WeightsPlace::kCopied;
-  EXPECT_NE(refusal_of(hollow_manifest(), options).find("weights | are to be copied"),
+  EXPECT_NE(manifest_refusal(hollow_manifest(), options).find("weights | are to be copied"),
             std::string::npos);
 }
 

@@ -16,12 +16,14 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kSubject = "bundles/hollow/manifest.json";
+const std::string kManifestFile = "bundles/hollow/manifest.json";
 
-Manifest parsed(const json& document) { return Manifest::parse(sealed(document), kSubject); }
+Manifest parsed_manifest(const json& document) {
+  return Manifest::parse(sealed(document), kManifestFile);
+}
 
 TEST(Manifest, IsReadAsItIsWritten) {
-  const Manifest manifest = parsed(hollow_manifest());
+  const Manifest manifest = parsed_manifest(hollow_manifest());
   EXPECT_EQ(manifest.target, "onnxruntime");
   EXPECT_EQ(manifest.model.num_kv_heads, 4);
   EXPECT_EQ(manifest.model.head_dim, 2);
@@ -44,15 +46,16 @@ json manifest_ending_with(const json& ends) {
 }
 
 TEST(Manifest, NamesEveryTokenThatEndsAText) {
-  EXPECT_EQ(parsed(hollow_manifest()).model.end_token_ids, (std::vector<std::int64_t>{2}));
-  EXPECT_EQ(parsed(manifest_ending_with({2, 5, 3})).model.end_token_ids,
+  EXPECT_EQ(parsed_manifest(hollow_manifest()).model.end_token_ids, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(parsed_manifest(manifest_ending_with({2, 5, 3})).model.end_token_ids,
             (std::vector<std::int64_t>{2, 5, 3}));
 }
 
 TEST(Manifest, RefusesInconsistentEndTokens) {
   for (const json& ends : {json{2}, json{5, 2}, json{2, 5, 5}, json{2, 1 << 24}, json(5)})
-    EXPECT_NE(refusal([&] { parsed(manifest_ending_with(ends)); }).find("end_token_ids: is"),
-              std::string::npos)
+    EXPECT_NE(
+        refusal([&] { parsed_manifest(manifest_ending_with(ends)); }).find("end_token_ids: is"),
+        std::string::npos)
         << ends;
 }
 
@@ -60,7 +63,8 @@ TEST(Manifest, RefusesAnEndTokenWithoutALogit) {
   for (const std::int64_t end : {-2, 32}) {
     json document = hollow_manifest();
     document["model"]["eos_token_id"] = end;
-    EXPECT_NE(refusal([&] { parsed(document); }).find("model.eos_token_id: is"), std::string::npos)
+    EXPECT_NE(refusal([&] { parsed_manifest(document); }).find("model.eos_token_id: is"),
+              std::string::npos)
         << end;
   }
 }
@@ -78,27 +82,28 @@ json block_manifest() {
 
 TEST(Manifest, DistinguishesBlocksOfTheKernelsFromThoseOfOnnxRuntime) {
   json document = block_manifest();
-  EXPECT_TRUE(parsed(document).foreign_products.empty());
+  EXPECT_TRUE(parsed_manifest(document).foreign_products.empty());
   for (const json& change : {json{{"block_size", 16}}, json{{"accuracy_level", 0}}}) {
     json changed = document;
     changed["precision"].update(change);
-    EXPECT_EQ(parsed(changed).foreign_products, (std::vector<std::string>{"int8-block"})) << change;
+    EXPECT_EQ(parsed_manifest(changed).foreign_products, (std::vector<std::string>{"int8-block"}))
+        << change;
   }
 }
 
 TEST(Manifest, TellsWhetherTheModelWasTrainedToExitEarly) {
   json document = hollow_manifest();
-  EXPECT_FALSE(parsed(document).exits_early);
+  EXPECT_FALSE(parsed_manifest(document).exits_early);
   document["source"]["tuned_schedule"] = "placement=bottom";
-  EXPECT_TRUE(parsed(document).exits_early);
+  EXPECT_TRUE(parsed_manifest(document).exits_early);
   document["source"] = json::object();
-  EXPECT_FALSE(parsed(document).is_tuned);
+  EXPECT_FALSE(parsed_manifest(document).is_tuned);
 }
 
 TEST(Manifest, MayHaveEnginesOfDrafts) {
-  EXPECT_FALSE(parsed(hollow_manifest()).trained_draft.has_value());
-  EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());
-  const Manifest manifest = parsed(drafted_manifest());
+  EXPECT_FALSE(parsed_manifest(hollow_manifest()).trained_draft.has_value());
+  EXPECT_FALSE(parsed_manifest(hollow_manifest()).draft_head.has_value());
+  const Manifest manifest = parsed_manifest(drafted_manifest());
   ASSERT_TRUE(manifest.trained_draft.has_value());
   EXPECT_EQ(manifest.trained_draft->reads, (std::vector<std::int64_t>{1, 1, 2}));
   EXPECT_EQ(manifest.trained_draft->token_ids.size(), 8U);
@@ -113,7 +118,7 @@ TEST(Manifest, IgnoresUnknownFields) {
   document["surprise"] = 1;
   document["precision"]["other"] = 1;
   document["engines"][1]["inputs"][0]["other"] = "a";
-  EXPECT_EQ(parsed(document).layers.size(), 2U);
+  EXPECT_EQ(parsed_manifest(document).layers.size(), 2U);
 }
 
 TEST(Manifest, GivesTheTypeAndWidthOfCaches) {
@@ -125,7 +130,7 @@ TEST(Manifest, GivesTheTypeAndWidthOfCaches) {
     for (const char* direction : {"inputs", "outputs"})
       for (json& tensor : engine[direction])
         if (tensor["shape"].size() == 4) tensor["dtype"] = "int8", tensor["shape"][3] = 6;
-  const Manifest manifest = parsed(document);
+  const Manifest manifest = parsed_manifest(document);
   EXPECT_TRUE(manifest.uses_skipdec_kernels);
   EXPECT_EQ(manifest.hidden_dtype, DType::kFloat32);
   EXPECT_EQ(manifest.kv_dtype, DType::kInt8);
@@ -142,24 +147,25 @@ TEST(Manifest, RefusesTypesWithoutKernelsAndBucketsWithoutABuild) {
   for (const auto& [change, words] : wrong) {
     json document = hollow_manifest();
     document.merge_patch(change);
-    EXPECT_NE(refusal([&] { parsed(document); }).find(words), std::string::npos) << change;
+    EXPECT_NE(refusal([&] { parsed_manifest(document); }).find(words), std::string::npos) << change;
   }
   json document = hollow_manifest();
   document["engines"][1]["buckets"] = buckets;
-  EXPECT_NE(refusal([&] { parsed(document); }).find("KV capacities (64); built: ()"),
+  EXPECT_NE(refusal([&] { parsed_manifest(document); }).find("KV capacities (64); built: ()"),
             std::string::npos);
 }
 
 TEST(Manifest, IsRefusedWithoutAFormatVersion) {
   for (const std::string text : {"[]", "3", "null", "{}"})
-    EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("has format version missing"),
-              std::string::npos);
+    EXPECT_NE(
+        refusal([&] { Manifest::parse(text, kManifestFile); }).find("has format version missing"),
+        std::string::npos);
 }
 
 TEST(Manifest, IsRefusedIfItWasChangedSinceItWasSealed) {
   std::string text = sealed(hollow_manifest());
   text.replace(text.find("relu"), 4, "gelu");
-  EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("the file was changed"),
+  EXPECT_NE(refusal([&] { Manifest::parse(text, kManifestFile); }).find("the file was changed"),
             std::string::npos);
 }
 

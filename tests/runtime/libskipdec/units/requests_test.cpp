@@ -19,7 +19,7 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::submit;
+using support::submit;
 
 std::unique_ptr<skipdec_request> request_of(std::shared_ptr<Ticket> ticket) {
   auto request = std::make_unique<skipdec_request>();
@@ -60,16 +60,16 @@ TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
   EXPECT_EQ(lost, 0U);
 }
 
-std::shared_ptr<Service> open(std::int64_t max_model_len = 0) {
+std::shared_ptr<Service> open_service(std::int64_t max_model_len = 0) {
   ServiceOptions options;
   options.batch.kv_memory = 1 << 22;
   options.batch.max_model_len = max_model_len;
-  return std::make_shared<Service>(std::make_shared<testing::ArithmeticBundle>(),
-                                   std::make_shared<testing::ArithmeticBackend>(), options);
+  return std::make_shared<Service>(std::make_shared<support::ArithmeticBundle>(),
+                                   std::make_shared<support::ArithmeticBackend>(), options);
 }
 
 TEST(RequestsTest, WaitingWithinACallbackIsRefusedButPollingIsNot) {
-  const auto service = open();
+  const auto service = open_service();
   SamplingParams params;
   params.ignore_eos = true;
   params.max_tokens = 4;
@@ -93,7 +93,7 @@ TEST(RequestsTest, WaitingWithinACallbackIsRefusedButPollingIsNot) {
 }
 
 TEST(RequestsTest, ThreadsThatReuseTheIdOfAnEnginesThreadMayWaitAndRead) {
-  const auto service = open();
+  const auto service = open_service();
   SamplingParams params;
   params.ignore_eos = true;
   params.max_tokens = 4;
@@ -118,7 +118,7 @@ TEST(RequestsTest, ThreadsThatReuseTheIdOfAnEnginesThreadMayWaitAndRead) {
 
 TEST(RequestsTest, AWaitingCallKeepsAnEngineAliveThatAnotherThreadCloses) {
   skipdec_engine* const engine = std::make_unique<skipdec_engine>().release();  // closing frees it
-  engine->service = open();
+  engine->service = open_service();
   std::promise<void> release;
   std::shared_future<void> is_released = release.get_future().share();
   SamplingParams params;
@@ -144,7 +144,7 @@ TEST(RequestsTest, AWaitingCallKeepsAnEngineAliveThatAnotherThreadCloses) {
 
 TEST(RequestsTest, CountsThatExceedMemoryAreRefused) {
   skipdec_engine engine;
-  engine.service = open();
+  engine.service = open_service();
   const skipdec_prompt prompt{"a", nullptr, 0};
   skipdec_request* request = nullptr;
   const auto most = std::numeric_limits<std::size_t>::max();
@@ -158,7 +158,7 @@ TEST(RequestsTest, CountsThatExceedMemoryAreRefused) {
 
 TEST(RequestsTest, TokensBeyondMaxModelLenAreNeitherContinuedNorScored) {
   skipdec_engine engine;
-  engine.service = open(20);
+  engine.service = open_service(20);
   const std::vector<std::int64_t> tokens(30, 5);
   skipdec_request* request = nullptr;
   skipdec_params params;
@@ -180,8 +180,8 @@ TEST(RequestsTest, TokensBeyondMaxModelLenAreNeitherContinuedNorScored) {
 
 TEST(RequestsTest, AnEarlyRefusalLeavesNoHandle) {
   skipdec_engine engine;
-  engine.service = open();
-  const std::vector<std::int64_t> tokens(testing::kPositions + 1, 5);
+  engine.service = open_service();
+  const std::vector<std::int64_t> tokens(support::kPositions + 1, 5);
   skipdec_request stale;
   skipdec_request* request = &stale;
   EXPECT_EQ(skipdec_submit_tokens(&engine, tokens.data(), tokens.size(), nullptr, &request),

@@ -12,11 +12,10 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
-using testing::falling_schedule;
-
-constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
+using support::falling_schedule;
+using support::kShortMemory;
 
 // Runs requests of a test in a batch of the arithmetic model.
 class RunningBatchTest : public ::testing::Test {
@@ -140,7 +139,7 @@ TEST_F(RunningBatchTest, TheThirdFailureInARowIsThrownDespiteIdleSteps) {
 // `reset` frees the chunks of a prompt that has partly run, so the prompt cannot go on.
 TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatHasPartlyRun) {
   // A call for prompt 0, a step, the first chunk of prompt 1, and a step that fails.
-  make(2, 1 << 22, 16, false, 3 * testing::kLayers + 1);
+  make(2, 1 << 22, 16, false, 3 * support::kLayers + 1);
   batch_->add(0, request({4, 5}, 8), 0);
   batch_->add(1, request(TokenSpan(40, 7), 4), 0);
   while (!batch_->has_ended(0)) batch_->step(0);
@@ -177,7 +176,7 @@ TEST_F(RunningBatchTest, ARowThatFailsCountsNoToken) {
   make(2);
   Request submitted = request({4, 5}, 4);
   submitted.params.min_tokens = 4;
-  for (std::int64_t token = 0; token < testing::kVocabulary; ++token) {
+  for (std::int64_t token = 0; token < support::kVocabulary; ++token) {
     submitted.params.stop_token_ids.push_back(token);  // so that no token can be drawn
   }
   batch_->add(0, submitted, 0);

@@ -15,20 +15,22 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kSubject = "bundles/hollow/schedule.json";
+const std::string kScheduleFile = "bundles/hollow/schedule.json";
 const std::string kOwn = "table:max=6,min=2,warmup=1,horizon=4,table=6/3/3/2";
 
-Schedules parsed(const json& document) { return Schedules::parse(sealed(document), 6, kSubject); }
+Schedules parsed_schedules(const json& document) {
+  return Schedules::parse(sealed(document), 6, kScheduleFile);
+}
 
 TEST(Schedules, SharesAPresetWhileItIsUsed) {
-  const Schedules schedules = parsed(hollow_schedule());
+  const Schedules schedules = parsed_schedules(hollow_schedule());
   const SchedulePointer first = schedules.resolve("2x", 1);
   EXPECT_EQ(schedules.resolve("2x:horizon=4", 1), first);
   EXPECT_NE(schedules.resolve("2x:horizon=5", 1), first);
 }
 
 TEST(Schedules, ResolvesAScheduleGivenAsJsonOrAsAFile) {
-  const Schedules schedules = parsed(hollow_schedule());
+  const Schedules schedules = parsed_schedules(hollow_schedule());
   const std::string text = sealed(hollow_schedule());
   EXPECT_EQ(schedules.resolve(text, 1)->text(), kOwn);
   EXPECT_EQ(schedules.resolve(hollow_schedule()["schedule"].dump(), 1)->text(), kOwn);
@@ -38,7 +40,7 @@ TEST(Schedules, ResolvesAScheduleGivenAsJsonOrAsAFile) {
 }
 
 TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
-  const Schedules schedules = parsed(hollow_schedule());
+  const Schedules schedules = parsed_schedules(hollow_schedule());
   const std::string text = sealed(hollow_schedule());
   ASSERT_EQ(text.back(), '\n');
   const std::string stripped = text.substr(0, text.size() - 1);
@@ -53,7 +55,7 @@ TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
 }
 
 TEST(Schedules, ReadsCompactDocumentsAndByteOrderMarks) {
-  const Schedules schedules = parsed(hollow_schedule());
+  const Schedules schedules = parsed_schedules(hollow_schedule());
   const std::string text = sealed(hollow_schedule());
   const std::string compact = json::parse(text).dump();
   EXPECT_EQ(schedules.resolve(compact, 1)->text(), kOwn);
@@ -63,7 +65,7 @@ TEST(Schedules, ReadsCompactDocumentsAndByteOrderMarks) {
 }
 
 TEST(Schedules, BoundsTheHorizonOfD3UnlessItIsImplied) {
-  const Schedules schedules = Schedules::parse(sealed(full_schedule()), 6, kSubject, 64);
+  const Schedules schedules = Schedules::parse(sealed(full_schedule()), 6, kScheduleFile, 64);
   const auto resolve = [&](double alpha, std::int64_t horizon) {
     const json rule{{"decay", "d3"},       {"alpha", alpha},     {"max_exit_layer", 6},
                     {"min_exit_layer", 2}, {"horizon", horizon}, {"num_layers", 6}};
@@ -84,7 +86,7 @@ struct BadSchedule {
 class RefusedSchedule : public testing::TestWithParam<BadSchedule> {};
 
 TEST_P(RefusedSchedule, IsRefusedWithWhatIsAllowed) {
-  const Schedules schedules = parsed(hollow_schedule());
+  const Schedules schedules = parsed_schedules(hollow_schedule());
   const std::string words = refusal([&] { schedules.resolve(GetParam().text, 8); });
   EXPECT_NE(words.find(GetParam().words), std::string::npos) << words;
 }
@@ -135,8 +137,8 @@ TEST_P(HostileSchedules, AreRefusedWithThePlaceOfTheProblem) {
   const Hostile& hostile = GetParam();
   json document = hollow_schedule();
   document[json::json_pointer(hostile.place)] = hostile.value;
-  const std::string words = refusal([&] { parsed(document); });
-  EXPECT_EQ(words.rfind(kSubject + " | ", 0), 0U) << words;
+  const std::string words = refusal([&] { parsed_schedules(document); });
+  EXPECT_EQ(words.rfind(kScheduleFile + " | ", 0), 0U) << words;
   EXPECT_NE(words.find(hostile.words), std::string::npos) << words;
 }
 

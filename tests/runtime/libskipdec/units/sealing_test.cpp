@@ -12,7 +12,7 @@
 namespace skipdec::runtime {
 namespace {
 
-const Document kDocument{Status::kBundle, "file.json", "do so"};
+const Document kSealedDocument{Status::kBundle, "file.json", "do so"};
 
 TEST(Sha256, GivesTheDigestsOfTheStandard) {  // FIPS 180-4's examples
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -32,7 +32,7 @@ TEST(Sha256, IsTheSameWithoutCpuExtensionsAndInPieces) {
 TEST(Digest, IsComputedWithZerosInItsPlace) {
   const std::string text = sealed({{"a", 1}, {"z", {{"digest", "x"}}}});
   EXPECT_EQ(text, fuzzing::sealed(text));
-  EXPECT_NO_THROW(require_digest(text, kDocument));
+  EXPECT_NO_THROW(require_digest(text, kSealedDocument));
 }
 
 TEST(Digest, DetectsAChangeOfAnyByte) {
@@ -40,7 +40,7 @@ TEST(Digest, DetectsAChangeOfAnyByte) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] ^= 1;
-    const std::string words = refusal([&] { require_digest(changed, kDocument); });
+    const std::string words = refusal([&] { require_digest(changed, kSealedDocument); });
     EXPECT_NE(words.find("file.json | digest: "), std::string::npos) << i;
   }
 }
@@ -49,8 +49,9 @@ TEST(Digest, MustBeOnExactlyOneLine) {
   const std::string line = "  \"digest\": \"" + std::string(64, '0') + "\",\n";
   for (const std::string& text :
        {std::string("{}"), "{\n" + line + line + "}\n", std::string("{\n  \"digest\": \"0\"\n}\n")})
-    EXPECT_NE(refusal([&] { require_digest(text, kDocument); }).find("is not on exactly one line"),
-              std::string::npos)
+    EXPECT_NE(
+        refusal([&] { require_digest(text, kSealedDocument); }).find("is not on exactly one line"),
+        std::string::npos)
         << text;
 }
 

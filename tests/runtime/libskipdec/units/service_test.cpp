@@ -25,10 +25,10 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
-using testing::falling_schedule;
-using testing::submit;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
+using support::falling_schedule;
+using support::submit;
 
 SamplingParams greedy(std::int64_t max_tokens) {
   SamplingParams params;

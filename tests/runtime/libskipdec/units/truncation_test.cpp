@@ -7,9 +7,9 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
-using testing::falling_schedule;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
+using support::falling_schedule;
 
 class TruncationTest : public ::testing::Test {
  protected:

@@ -11,8 +11,8 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
 
 using Places = std::vector<std::size_t>;
 
@@ -46,7 +46,7 @@ class DraftStepsTest : public ::testing::TestWithParam<bool> {
   ArithmeticBackend backend_;
   Engines engines_ = Engines::load(bundle_.manifest(), backend_);
   SchedulePointer full_ = bundle_.schedules().resolve("full", 40);
-  SchedulePointer falling_ = bundle_.schedules().resolve(testing::falling_schedule(5, 2, 8), 40);
+  SchedulePointer falling_ = bundle_.schedules().resolve(support::falling_schedule(5, 2, 8), 40);
   LayerPlan plan_{0, 1, 5};
   std::optional<SlotStitcher> stitcher_;
   std::vector<StepRow> rows_;
@@ -69,13 +69,13 @@ TEST_P(DraftStepsTest, TheHeadScoresOnlyTheRowsThatDraft) {
 
 TEST_P(DraftStepsTest, APassAfterADraftScoresAllRows) {
   const std::vector<const float*> logits = stitcher_->step(rows_);
-  const std::vector<float> expected(logits[2], logits[2] + testing::kVocabulary);
+  const std::vector<float> expected(logits[2], logits[2] + support::kVocabulary);
   for (std::int64_t row = 0; row < 3; ++row) stitcher_->truncate(row, 3);
   drafted({2});
   const std::int64_t before = backend_.rows_scored();
   const std::vector<const float*>& again = stitcher_->step(rows_);
   EXPECT_EQ(backend_.rows_scored() - before, 3);
-  EXPECT_EQ(std::vector<float>(again[2], again[2] + testing::kVocabulary), expected);
+  EXPECT_EQ(std::vector<float>(again[2], again[2] + support::kVocabulary), expected);
 }
 
 }  // namespace

@@ -15,13 +15,12 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
-using testing::falling_schedule;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
+using support::falling_schedule;
+using support::kShortMemory;
 
 using Completions = std::vector<Completion>;
-
-constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
 
 class DraftedBatchTest : public ::testing::Test {
  protected:
@@ -175,7 +174,7 @@ class RandomDrafter : public Drafter {
       const auto written = static_cast<std::size_t>(asked[index]->row.sequence->num_tokens());
       const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // sometimes too many
       for (std::size_t place = written; place < written + count && place < text_.size(); ++place) {
-        proposed[index].add((text_[place] + error()) % testing::kVocabulary, 0);
+        proposed[index].add((text_[place] + error()) % support::kVocabulary, 0);
       }
     }
   }
@@ -220,7 +219,7 @@ TEST_F(DraftedBatchTest, LayersDraftOnlyTokensWhosePlanContainsThem) {
 }
 
 TEST_F(DraftedBatchTest, AFailedDraftEndsItsRowsAndLaterOnesRun) {
-  make("ends:3,adapt=no", 1 << 22, PrefixSharing::kShared, testing::kLayers + 2);
+  make("ends:3,adapt=no", 1 << 22, PrefixSharing::kShared, support::kLayers + 2);
   const Request submitted = request({5, 6, 7}, 20);
   EXPECT_EQ(run({submitted})[0][0].finish_reason, FinishReason::kError);
   const std::vector<Completions> again = run({submitted});
@@ -350,7 +349,7 @@ TEST_F(DraftedBatchTest, ARowThatFailsWithinAPassCountsTheGuessesThatHeldBefore)
 }
 
 TEST_F(DraftedBatchTest, AFailedPassEndsItsRowsAndLaterOnesDraftAgain) {
-  make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 3 * testing::kLayers);
+  make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 3 * support::kLayers);
   const Request submitted = request({5, 6, 7}, 20);
   EXPECT_EQ(run({submitted})[0][0].finish_reason, FinishReason::kError);
   run({submitted});

@@ -77,13 +77,13 @@ class DraftRefusalTest : public ::testing::Test {
  protected:
   DraftRefusalTest() {
     manifest_.uses_skipdec_kernels = true;
-    manifest_.model.num_layers = testing::kLayers;
+    manifest_.model.num_layers = support::kLayers;
   }
   std::string words(const std::string& text) const {
     return refusal([&] { resolve_draft(text, manifest_); });
   }
 
-  testing::ArithmeticBundle bundle_;
+  support::ArithmeticBundle bundle_;
   Manifest manifest_;
 };
 
@@ -121,7 +121,7 @@ TEST_F(DraftRefusalTest, AutoStandsForTheDraftsOfTheManifest) {
 TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsCauseAWarning) {
   const std::vector<std::pair<std::string, bool>> drafts{
       {"own", false}, {"own+ends:3", false}, {"ends:5", true}, {"own+first:2", true}};
-  const Schedule shallow(testing::kLayers, {{0, {0, 3, 4, 5}}, {2, {0, 5}}}, {}, "4 layers");
+  const Schedule shallow(support::kLayers, {{0, {0, 3, 4, 5}}, {2, {0, 5}}}, {}, "4 layers");
   for (const auto& [text, is_unused] : drafts) {
     const auto config = resolve_draft(text, manifest_);
     EXPECT_EQ(unused_draft_warning(*config, *bundle_.schedules().resolve("full", 1)), "") << text;

@@ -20,9 +20,9 @@
 namespace skipdec::runtime {
 namespace {
 
-using testing::ArithmeticBackend;
-using testing::ArithmeticBundle;
-using testing::LiteralDrafts;
+using support::ArithmeticBackend;
+using support::ArithmeticBundle;
+using support::LiteralDrafts;
 
 constexpr std::int64_t kMaxTokens = 24;
 
@@ -200,7 +200,7 @@ class ChainsTest : public TrainedDraftsTest,
 
 // Returns a schedule by which the layers that its first token bypasses run a part of each prompt.
 std::string schedule_of_prompts() {
-  nlohmann::json schedule = nlohmann::json::parse(testing::falling_schedule(4, 2, 4));
+  nlohmann::json schedule = nlohmann::json::parse(support::falling_schedule(4, 2, 4));
   schedule["prompt"] = "decay";
   return schedule.dump();
 }
@@ -208,7 +208,7 @@ std::string schedule_of_prompts() {
 INSTANTIATE_TEST_SUITE_P(Layers, ChainsTest,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values("full",
-                                                              testing::falling_schedule(6, 2, 4),
+                                                              support::falling_schedule(6, 2, 4),
                                                               schedule_of_prompts())));
 
 TEST_P(ChainsTest, LogitsEqualThoseOfLiteralDrafts) {
@@ -243,7 +243,7 @@ class TrainedDrafterTest : public TrainedDraftsTest {
 
   void SetUp() override {
     for (std::size_t number = 0; number < kRows; ++number) {
-      begin({made({5, 6, 7}, number == 1 ? testing::falling_schedule(5, 2, 2) : "full")});
+      begin({made({5, 6, 7}, number == 1 ? support::falling_schedule(5, 2, 2) : "full")});
       Request& request = requests_[number];
       request.prompt = {5, 6, 7};
       request.schedule = rows_.at(std::int64_t(number)).prompt.schedule;
@@ -256,7 +256,7 @@ class TrainedDrafterTest : public TrainedDraftsTest {
     requests_[2].params.temperature = 0;
     requests_[2].params.min_tokens = 3;
     requests_[2].params.repetition_penalty = 1.3;
-    for (std::int64_t token = 0; token < testing::kVocabulary; token += 2)
+    for (std::int64_t token = 0; token < support::kVocabulary; token += 2)
       requests_[2].params.stop_token_ids.push_back(token);
     for (std::size_t number = 0; number < kRows; ++number) {
       const ModelSpec& model = bundle_.manifest().model;
@@ -271,10 +271,10 @@ class TrainedDrafterTest : public TrainedDraftsTest {
       Sequence& sequence = *sequences_[std::size_t(number)];
       const std::size_t drawn = row.prompt.tokens.size() + std::size_t(sequence.num_tokens());
       for (std::size_t place = drawn; place < row.written; ++place) {
-        std::vector<float> logits(testing::kVocabulary);
+        std::vector<float> logits(support::kVocabulary);
         logits[std::size_t(row.text[place])] = 1e6F;
         Delta delta;
-        sequence.accept(logits.data(), testing::kLayers, 0, delta);
+        sequence.accept(logits.data(), support::kLayers, 0, delta);
         ASSERT_EQ(delta.token_id, row.text[place]);
       }
     }
