@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check the C++ of libskipdec, its tests and examples: clang-tidy with clang's warnings
+# Check the C++ of libskipdec: clang-tidy with clang's warnings
 # (g++'s are errors when the tests are built), and each header alone in each language it supports.
 # Missing tools are reported. ANALYZE=1 adds clang's path-sensitive analyzer, which takes five times
 # as long.
