@@ -77,7 +77,7 @@ class RunningBatch:
         self.admits = True  # while False, no waiting request is admitted
         self.memory = slots.memory  # computes what requests need, in any thread
         self.limits = limits = slots.limits
-        self._scheduler = Scheduler[RunningRequest](
+        self._scheduler = Scheduler(
             limits.max_rows,
             limits.prefill_tokens,
             parse_admission(config.admission, on_device=loaded.engines.device is not None),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ...engines.constants import integer
 from ..admission import Admission
+from .running_request import RunningRequest
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -68,32 +69,6 @@ class ClientQueues(Generic[K, T]):
         return True
 
 
-class Schedulable(Protocol):
-    """The part of a request that the scheduler reads; implemented by `RunningRequest`.
-
-    Requests whose ``client`` has no name belong to one client.
-    """
-
-    @property
-    def number(self) -> int:
-        """The request's number, which actions use."""
-
-    @property
-    def prompt_length(self) -> int:
-        """The number of the prompt's tokens."""
-
-    @property
-    def num_rows(self) -> int:
-        """The number of completions that run side by side."""
-
-    @property
-    def client(self) -> str:
-        """The name of the client that sent the request."""
-
-
-R = TypeVar("R", bound=Schedulable)
-
-
 @dataclass(frozen=True)
 class Prefill:
     """Run the prompts of these requests in one call, after which the requests run."""
@@ -126,7 +101,7 @@ _CHEAP_PADDING = integer("cheap_padding")
 Action = Prefill | Chunk | Decode | Wait
 
 
-class Scheduler(Generic[R]):
+class Scheduler:
     """Admits requests to ``slots`` rows; it runs nothing itself and its caller reads the clock.
 
     Clients take turns, one request each (`ClientQueues`); requests of one client are served in
@@ -144,8 +119,8 @@ class Scheduler(Generic[R]):
         slots: int,
         max_prefill_tokens: int,
         admission: Admission,
-        fits: Callable[[Sequence[R]], bool],
-        runs_in_chunks: Callable[[R], bool],
+        fits: Callable[[Sequence[RunningRequest]], bool],
+        runs_in_chunks: Callable[[RunningRequest], bool],
         *,
         fills_first: bool = False,
     ) -> None:
@@ -155,9 +130,9 @@ class Scheduler(Generic[R]):
         self._fits = fits
         self._runs_in_chunks = runs_in_chunks
         self._fills_first = fills_first
-        self._waiting = ClientQueues[int, R]()
+        self._waiting = ClientQueues[int, RunningRequest]()
         self._running: dict[int, int] = {}  # request number -> running rows
-        self._chunked: R | None = None  # the request whose prompt runs in chunks
+        self._chunked: RunningRequest | None = None  # the request whose prompt runs in chunks
         self._owes_step = False
         self._since: float | None = None  # when the next request could first have been admitted
 
@@ -181,7 +156,7 @@ class Scheduler(Generic[R]):
         """The number of running rows, without those whose prompt still runs in chunks."""
         return sum(self._running.values())
 
-    def add(self, request: R) -> None:
+    def add(self, request: RunningRequest) -> None:
         """Queue a request, which has at most as many rows as there are slots."""
         assert request.num_rows <= self._slots, request
         self._waiting.add(request.number, request, request.client)
@@ -224,9 +199,9 @@ class Scheduler(Generic[R]):
     def _free(self) -> int:
         return self._slots - self.running_rows
 
-    def _group(self) -> list[R]:
+    def _group(self) -> list[RunningRequest]:
         """Return the next request, if it fits, and others of similar length that fit with it."""
-        group: list[R] = []
+        group: list[RunningRequest] = []
         free = self._free()
         shortest = longest = 0
         for request in self._waiting:
@@ -265,7 +240,7 @@ class Scheduler(Generic[R]):
             now=now,
         )
 
-    def _admit(self, group: Sequence[R]) -> Action:
+    def _admit(self, group: Sequence[RunningRequest]) -> Action:
         self._since = None
         for request in group:
             self._waiting.serve(request.number)

@@ -34,8 +34,8 @@ class Job:
 
 def scheduler(
     admission: str = "fcfs", tokens: int = TOKENS, *, fills_first: bool = False
-) -> Scheduler[Job]:
-    return Scheduler[Job](
+) -> Scheduler:
+    return Scheduler(
         SLOTS,
         tokens,
         parse_admission(admission),
@@ -99,7 +99,7 @@ def test_a_long_prompt_runs_in_chunks_with_steps_between() -> None:
 
 def test_no_request_overtakes_one_that_waits_for_memory() -> None:
     fitting = {0: True, 1: False, 2: True}
-    engine = Scheduler[Job](
+    engine = Scheduler(
         SLOTS,
         TOKENS,
         parse_admission("fcfs"),
@@ -194,7 +194,7 @@ def test_an_admission_is_parsed_with_its_parameters() -> None:
 class Model:
     """Records the actions of a run and checks that they keep the rules."""
 
-    scheduler: Scheduler[Job]
+    scheduler: Scheduler
     limit: int
     arrived: list[Job] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)  # remaining steps of running jobs
@@ -270,7 +270,7 @@ def test_every_request_runs_once_within_slots_and_memory(
         used = sum(job.prompt_length for job in running.arrived if job.number in running.left)
         return used + sum(job.prompt_length for job in wanted) <= limit
 
-    running = Model(Scheduler[Job](SLOTS, TOKENS, parse_admission(admission), fits, is_long), limit)
+    running = Model(Scheduler(SLOTS, TOKENS, parse_admission(admission), fits, is_long), limit)
     steps = [count for _, _, count, _ in jobs]
     led_since: dict[str, set[str]] = {}  # clients that led a call while this one waited
     now, to_come = 0.0, list(enumerate(jobs))
