@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from time import perf_counter
 
 from ...engines.constants import integer
@@ -15,7 +16,7 @@ from ..requests.request import Prompt, Request, prepare_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
-from ..tokens.logits import SharedLogits, StepLogits
+from ..tokens.logits import StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
 from .decoding import prompt_end
@@ -298,7 +299,7 @@ class RunningBatch:
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
         fed = [prompt_end(row) for row in rows]
-        return self._accept(rows, fed, SharedLogits(logits, owners))
+        return self._accept(rows, fed, logits, owners)
 
     def _decode(self) -> list[StreamDelta]:
         clock = self._loaded.engines.clock
@@ -314,20 +315,25 @@ class RunningBatch:
         self._counters.count_step([step.plan for step in fed], end - start)
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start
-        deltas = self._accept(rows, fed, logits)
+        firsts = accumulate((len(step.tokens) for step in fed), initial=0)
+        deltas = self._accept(rows, fed, logits, firsts)
         seconds = clock() - begun
         self._decoding.passed(fed, seconds, searching, is_first=self._slots.has_found_route)
         return deltas
 
     def _accept(
-        self, rows: Sequence[Row], fed: Sequence[StepRow], logits: StepLogits
+        self,
+        rows: Sequence[Row],
+        fed: Sequence[StepRow],
+        logits: StepLogits,
+        firsts: Iterable[int],
     ) -> list[StreamDelta]:
         """Draw the tokens after those fed, fail rows for which that fails, and remove ended rows.
 
-        ``logits`` are those of all tokens fed.
+        ``firsts`` has, for each row, the index in ``logits`` of its first token fed.
         """
-        start, first, deltas = perf_counter(), 0, list[StreamDelta]()
-        for row, step in zip(rows, fed, strict=True):
+        start, deltas = perf_counter(), list[StreamDelta]()
+        for row, step, first in zip(rows, fed, firsts, strict=False):
             before, num_deltas = len(row.token_ids), len(deltas)
             try:
                 self._decoding.accept(row, step, logits, first, deltas)
@@ -343,7 +349,6 @@ class RunningBatch:
             self._decoding.accepted(row, len(step.tokens) - 1, held)
             if written < len(step.tokens) and row.finish_reason is None:
                 self._slots.truncate(row.number, row.num_positions)
-            first += len(step.tokens)
         if ended := [row for row in rows if row.finish_reason is not None]:
             self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start

@@ -69,26 +69,6 @@ class KeptLogits(HostLogits):
 
 
 @dataclass(frozen=True)
-class SharedLogits(StepLogits):
-    """Logits that rows share: row r reads row ``indices[r]`` of ``logits``."""
-
-    logits: StepLogits
-    indices: Sequence[int]
-
-    @override
-    def sample(self, row: int, sampler: Sampler) -> SampledToken:
-        return self.logits.sample(self.indices[row], sampler)
-
-    @override
-    def propose(self, row: int, sampler: Sampler, index: int) -> int:
-        return self.logits.propose(self.indices[row], sampler, index)
-
-    @override
-    def probability(self, row: int, token_id: int) -> float:
-        return self.logits.probability(self.indices[row], token_id)
-
-
-@dataclass(frozen=True)
 class CandidateLogits(StepLogits):
     """The K most probable tokens of each row, as a device chose them.
 
