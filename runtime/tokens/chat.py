@@ -45,9 +45,6 @@ class ChatTokenizer(Protocol):
     def least_tokens(self, text: str) -> int:
         """Return a lower bound on the number of a text's tokens, from its length alone."""
 
-    def token_id(self, token: str) -> int | None:
-        """Return the id of a token, if there is one."""
-
     @property
     def ids_of_special_tokens(self) -> Mapping[str, int]:
         """The ids of all special tokens by their texts."""
@@ -85,10 +82,9 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str | Sequence[str]] | None = None,
         subject: str = "chat template",
-        now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._tokenizer = tokenizer
-        self.now = now
+        self.now: Callable[[], datetime] = datetime.now
         self._special_tokens = {
             name: text if isinstance(text, str) else list(text)
             for name, text in (special_tokens or {}).items()

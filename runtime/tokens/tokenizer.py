@@ -129,10 +129,6 @@ class Tokenizer:
         copied.encode_special_tokens = True
         return copied
 
-    def token_id(self, token: str) -> int | None:
-        """Return the id of ``token``; None if the vocabulary does not have it."""
-        return self._tokenizer.token_to_id(token)
-
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the token ids that the model reads for ``prompt``, template included.
 

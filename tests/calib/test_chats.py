@@ -82,7 +82,7 @@ def test_every_command_reads_the_tokens_of_served_chats(
     tokenizer = Tokenizer.of(EngineBundle.open(llama))
     assert tokenizer is not None
     assert tokenizer.chat is not None
-    end = tokenizer.token_id("</s>")
+    end = tokenizer.ids_of_special_tokens["</s>"]
     expected = {
         (
             tokenizer.chat.encode([{"role": "user", "content": f"Hé {index}"}]).token_ids,

@@ -228,7 +228,7 @@ def test_a_turn_begins_and_ends_as_in_the_template(style: str, before: str, stop
     writer = self_written._Writer(generator, texts, lambda deltas: None)
     tokenizer.close()
     assert writer._start == tokenizer.encode(before, add_special_tokens=False)
-    token_id = tokenizer.token_id(stop)
+    token_id = tokenizer.ids_of_special_tokens.get(stop)
     assert writer._stop == ({"stop": stop} if token_id is None else {"stop_token_ids": [token_id]})
 
 

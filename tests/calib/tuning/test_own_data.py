@@ -75,7 +75,8 @@ def test_a_draft_layer_is_tuned_on_texts_written_once(
     tokenizer = plan.start.open_tokenizer()
     chat = json.loads(written[0])["messages"]
     read = plan.data.examples[0]
-    answer = [*tokenizer.encode_plain(chat[1]["content"]), tokenizer.token_id("<|im_end|>")]
+    end = tokenizer.ids_of_special_tokens["<|im_end|>"]
+    answer = [*tokenizer.encode_plain(chat[1]["content"]), end]
     assert [*read.completion_token_ids] == answer, "the loss is on the answer only"
     rows = tmp_path / "rows.jsonl"
     rows.write_text(written[0] + "\n")

@@ -64,7 +64,9 @@ class _Clock(datetime):
 def chat_of(source: str, *, adds_bos: bool = True) -> ChatTemplate:
     tokenizer = Tokenizer(byte_tokenizer(adds_bos=adds_bos))
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    return ChatTemplate(source, tokenizer, special_tokens=tokens, now=_Clock.now)
+    chat = ChatTemplate(source, tokenizer, special_tokens=tokens)
+    chat.now = _Clock.now
+    return chat
 
 
 def transformers_tokenizer(raw: RawTokenizer | None = None) -> PreTrainedTokenizerFast:
@@ -151,7 +153,8 @@ def test_ids_of_all_tokenizer_families_equal_those_of_transformers(
 def test_an_answers_tokens_follow_its_prompts_up_to_the_end(name: str) -> None:
     chat, tokenizer = chat_of(TEMPLATES[name]), Tokenizer(byte_tokenizer())
     question, answer = CHATS["one"], {"role": "assistant", "content": "So </s> so."}
-    ends = [tokenizer.token_id(text) or -1 for text in ("</s>", "<|eot|>", "<|im_end|>", "<|end|>")]
+    ids = tokenizer.ids_of_special_tokens
+    ends = [ids.get(text, -1) for text in ("</s>", "<|eot|>", "<|im_end|>", "<|end|>")]
     made = chat.encode_answered([*question, answer], ends)
     assert made.prompt == chat.encode(question)
     *written, end = made.answer_token_ids
@@ -179,7 +182,7 @@ def test_special_tokens_of_a_message_are_text_unless_allowed() -> None:
     plain = chat.encode([{"role": "user", "content": "ab"}])
     safe = chat.encode([{"role": "user", "content": attack}])
     spelled = chat.encode([{"role": "user", "content": attack}], special_tokens="allow")
-    starts = Tokenizer(byte_tokenizer()).token_id("<|im_start|>")
+    starts = Tokenizer(byte_tokenizer()).ids_of_special_tokens["<|im_start|>"]
     counts = [made.token_ids.count(starts or -1) for made in (plain, safe, spelled)]
     assert counts == [3, 3, 4]
     assert attack.replace("\ufdd0", "\ufffd") in safe.text
