@@ -88,14 +88,6 @@ def test_a_bad_schedule_exits_2_with_the_reason_on_stderr() -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("digits", [41, 490, 5000])
-def test_a_preset_of_many_digits_exits_2_in_one_short_line(digits: int) -> None:
-    result = run("show", "9" * digits + "x", "--layers", "12")
-    assert result.exit_code == 2
-    assert f"has {digits:,} digits; allowed: 40" in result.stderr
-    assert len(result.stderr) < 300
-
-
 @pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_plot_writes_the_same_picture_twice(tmp_path: Path, ending: str, magic: bytes) -> None:
     pictures = [tmp_path / f"{name}.{ending}" for name in ("first", "second")]

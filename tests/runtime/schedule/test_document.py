@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 from itertools import pairwise
@@ -13,6 +14,7 @@ from hollow_bundles import write_hollow_bundle
 
 from skipdec.engines.bundle import EngineBundle, write_schedule
 from skipdec.engines.errors import BundleError
+from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.bundle import bundle_schedule
 from skipdec.runtime.schedule.presets import fitting_presets
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
@@ -111,12 +113,15 @@ def test_schedules_run_the_layers_of_the_specification(spec: str) -> None:
     for index in range(schedule.horizon + 3):
         assert list(schedule.plan(index)) == layers(rule, budget(rule, index)), index
     for length in (1, 2, 3, 5, 8, 31, 200):
-        plans = [layers(rule, prompt_budget(rule, index, length)) for index in range(length)]
+        budgets = [prompt_budget(rule, index, length) for index in range(length)]
+        assert [schedule.prompt_budget(index, length) for index in range(length)] == budgets
+        plans = [layers(rule, count) for count in budgets]
         for layer in range(12):
             running = [layer in plan for plan in plans]
             assert running == sorted(running, reverse=True)
             assert sum(running) == schedule.prompt_prefix(layer, length)
     assert parse_schedule(format_schedule(schedule), num_layers=12) == schedule
+    assert ExitSchedule.from_document(json.loads(json.dumps(rule))) == schedule
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 7, 12, 24, 300])

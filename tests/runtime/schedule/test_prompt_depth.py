@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ from skipdec.runtime.kv.limits import Limits
 from skipdec.runtime.kv.plans import SlotMemory
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.placements import PLACEMENTS
-from skipdec.runtime.schedule.text import format_schedule, parse_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 repeatable = settings(deadline=None, derandomize=True, database=None)
 NESTED = tuple(placement for placement in PLACEMENTS if placement != "unified")
@@ -37,15 +35,6 @@ def decaying(draw: st.DrawFn) -> ExitSchedule:
 
 
 @repeatable
-@given(decaying(), st.integers(2, 300))
-def test_budgets_fall_from_all_layers_to_max(schedule: ExitSchedule, length: int) -> None:
-    budgets = [schedule.prompt_budget(index, length) for index in range(length)]
-    assert budgets[0] == schedule.num_layers
-    assert budgets[-1] == schedule.max_exit_layer == schedule.budget(0)
-    assert all(before >= after for before, after in pairwise(budgets))
-
-
-@repeatable
 @given(decaying(), st.integers(1, 60))
 def test_the_tokens_that_run_a_layer_are_a_prefix_of_the_row(
     schedule: ExitSchedule, length: int
@@ -58,39 +47,6 @@ def test_the_tokens_that_run_a_layer_are_a_prefix_of_the_row(
         runs = [layer in layers for layers in sets]
         assert runs == [position < active[layer] for position in range(len(sets))]
         assert schedule.prompt_prefix(layer, length) == sum(runs[:length])
-
-
-def test_a_prompt_of_one_token_runs_all_layers() -> None:
-    schedule = parse_schedule("linear:max=3,min=2,horizon=4,prompt=decay", num_layers=6)
-    assert schedule.prompt_budget(0, 1) == 6
-    assert schedule.active_lengths(1, 2) == [3, 1, 1, 1, 3, 3]
-
-
-def test_prompts_run_all_layers_by_default() -> None:
-    schedule = parse_schedule("linear:max=3,min=2,horizon=4", num_layers=6)
-    assert schedule.prompt == "full"
-    assert [schedule.prompt_budget(index, 9) for index in range(9)] == [6] * 9
-    assert [schedule.prompt_prefix(layer, 9) for layer in range(6)] == [9] * 6
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "linear:max=8,min=4,warmup=1,horizon=9,prompt=decay",
-        "linear:max=8,min=4,warmup=1,horizon=9,placement=d3,tail=2,prompt=decay",
-    ],
-)
-def test_text_and_json_round_trip(text: str) -> None:
-    schedule = parse_schedule(text, num_layers=12)
-    assert format_schedule(schedule) == text
-    document = schedule.to_document()
-    assert document["prompt"] == "decay"
-    assert ExitSchedule.from_document(document) == schedule
-
-
-def test_presets_accept_prompt_decay() -> None:
-    schedule = parse_schedule("4x:horizon=8,prompt=decay", num_layers=12)
-    assert schedule.prompt_budget(6, 7) == 4
 
 
 @pytest.mark.parametrize(

