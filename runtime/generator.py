@@ -97,12 +97,7 @@ class Generator:
         `OpenOptions` describes them, for example ``schedule``, ``threads`` and ``kv_memory``.
         Raises BundleError, EnvironmentMismatchError, UsageError or ScheduleError.
         """
-        options = OpenOptions.of(options, **changes)
-
-        def load(bundle: EngineBundle) -> Generator:
-            return cls(bundle, options.open_backend(bundle.manifest.target), options)
-
-        return EngineBundle.load(path, load, verify=options.verify)
+        return cls._open(path, OpenOptions.of(options, **changes), shares_pool=False)
 
     @classmethod
     def open_with_shared_pool(cls, path: str | Path, options: OpenOptions) -> Generator:
@@ -110,9 +105,12 @@ class Generator:
 
         Raises what `open` raises.
         """
+        return cls._open(path, options, shares_pool=True)
 
+    @classmethod
+    def _open(cls, path: str | Path, options: OpenOptions, *, shares_pool: bool) -> Generator:
         def load(bundle: EngineBundle) -> Generator:
-            backend = options.open_backend(bundle.manifest.target, shares_pool=True)
+            backend = options.open_backend(bundle.manifest.target, shares_pool=shares_pool)
             return cls(bundle, backend, options)
 
         return EngineBundle.load(path, load, verify=options.verify)
