@@ -17,7 +17,6 @@ from skipdec.runtime.scheduling.drafters import room_of
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
-from skipdec.runtime.tokens.sampler import Sampler
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -78,27 +77,6 @@ def test_a_text_ends_within_a_pass_as_without_guesses(
     expected, _ = run_requests(generator, requests)
     found, _ = run_requests(generator, requests, KnownGuesses(texts_by_row(unstopped), 8))
     assert shown(found) == shown(expected)
-
-
-def test_a_row_that_fails_keeps_its_earlier_tokens(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ordinary, _ = run_requests(generator, [GREEDY] * 2)
-    sample, drawn = Sampler.sample, dict[int, int]()
-
-    def fail_at_the_seventh(self: Sampler, logits: object) -> object:
-        drawn[id(self)] = drawn.get(id(self), 0) + 1
-        if drawn[id(self)] == 7 and next(iter(drawn)) == id(self):
-            raise ValueError("NaN")
-        return sample(self, logits)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Sampler, "sample", fail_at_the_seventh)
-    found, _ = run_requests(generator, [GREEDY] * 2, KnownGuesses(texts_by_row(ordinary), 3))
-    failed, other = (output.outputs[0] for output in found)
-    assert failed.finish_reason == "error"
-    assert failed.token_ids == ordinary[0].outputs[0].token_ids[:6]
-    assert shown(found[1:]) == shown(ordinary[1:])
-    assert other.finish_reason == "length"
 
 
 def test_every_later_token_of_a_drafted_text_has_a_time(generator: Generator) -> None:

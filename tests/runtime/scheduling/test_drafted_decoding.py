@@ -142,26 +142,6 @@ def test_right_guesses_of_a_failed_row_are_counted(
     assert memory.source("known", drafter.priors).share(0) > drafter.priors[0]
 
 
-def test_figures_of_a_completion_add_up(generator: Generator) -> None:
-    generator.generate("a", params(), draft="own,adapt=no")
-    result = generator.generate("a", params(), draft="own,adapt=no")[0].outputs[0]
-    assert result.drafts is not None
-    assert result.drafts.passes + result.drafts.accepted == len(result.token_ids) - 1
-    assert result.drafts.accepted <= result.drafts.drafted
-    assert result.drafts.tokens_per_pass > 3, "its n-grams are known"
-    assert generator.generate("a", params())[0].outputs[0].drafts is None
-
-
-def test_a_request_may_switch_its_drafts_off(generator: Generator) -> None:
-    with generator.running_batch(draft="own,adapt=no") as batch:
-        first, second = batch.add("a", params()), batch.add("a", params(), draft="off")
-        run_all(batch)
-        outputs = batch.take(first).outputs[0], batch.take(second).outputs[0]
-    assert outputs[0].token_ids == outputs[1].token_ids
-    assert outputs[0].drafts is not None
-    assert outputs[1].drafts is None
-
-
 def test_clients_have_separate_ngrams_if_they_have_separate_prefixes(generator: Generator) -> None:
     def accepted(client: str) -> int:
         with generator.running_batch(draft="own,adapt=no", prefix_cache="client") as batch:
@@ -193,10 +173,3 @@ def test_bundles_without_exact_drafts_need_exact_no(
         Generator.open(path, draft=draft)
     with Generator.open(path, draft=f"{draft},exact=no") as generator:
         assert generator.generate("a", params())[0].outputs[0].drafts is not None
-
-
-def test_drafts_of_too_many_layers_are_refused_before_loading(
-    bundle: Callable[[str], Path],
-) -> None:
-    with pytest.raises(UsageError, match="ends:99 runs 99 layers of"):
-        Generator.open(bundle("int8"), draft="ends:99")

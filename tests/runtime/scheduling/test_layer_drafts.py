@@ -15,7 +15,7 @@ from random_requests import run_all
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.session import EngineSession
-from skipdec.engines.errors import ClosedError, DeviceError, SkipDecError
+from skipdec.engines.errors import DeviceError, SkipDecError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.scheduling import drafted_decoding, layer_drafter
 from skipdec.runtime.scheduling.decoding import Decoding, fed
@@ -202,21 +202,6 @@ def test_an_engine_failure_in_a_draft_step_ends_its_rows(
         reasons = [batch.take(number).outputs[0].finish_reason for number in numbers]
     assert reasons[0] == "error"
     assert reasons[-1] == "length"
-
-
-def test_closing_in_a_draft_step_ends_the_batch(
-    exported: Callable[..., Path], monkeypatch: Monkey
-) -> None:
-    bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
-    generator, draft = Generator.open(bundle, threads=1), HostSlotStitcher.draft
-
-    def closing(self: HostSlotStitcher, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
-        generator.close()
-        return draft(self, rows, plan, **options)
-
-    monkeypatch.setattr(HostSlotStitcher, "draft", closing)
-    with pytest.raises(ClosedError):
-        generator.generate([[5, 6, 7]], params(), draft="ends:3,adapt=no")
 
 
 def test_figures_of_draft_steps_add_up(generator: Generator) -> None:

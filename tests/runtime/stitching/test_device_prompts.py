@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from device_generators import Exported, Open, device_of, on_onnxruntime
-from random_requests import run_all, texts
+from device_generators import Exported, device_of, on_onnxruntime
+from random_requests import run_all
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import LogitsError, SkipDecError
@@ -45,20 +45,6 @@ def test_a_full_batch_of_prompts_waits_once_and_copies_no_logits(
     assert moved["waits"] == 1
     assert moved["synchronize"] == 0
     assert moved["bytes_to_host"] == ROWS * CANDIDATE_BYTES
-
-
-def test_rows_of_one_prompt_share_its_logits(open_on_device: Open) -> None:
-    params = [
-        GREEDY,
-        SamplingParams(temperature=0.9, seed=1, max_tokens=3, n=2, top_k=9, ignore_eos=True),
-        SamplingParams(temperature=0.9, seed=2, max_tokens=3, n=2, logprobs=1, ignore_eos=True),
-    ]
-    generator = open_on_device(max_batch_size=8)
-    alone = [texts(generator.generate([[7, 8, 9]], one)[0]) for one in params]
-    with generator.running_batch(admission="fcfs") as batch:
-        numbers = [batch.add([7, 8, 9], one) for one in params]
-        run_all(batch)
-        assert [texts(batch.take(number)) for number in numbers] == alone
 
 
 def test_slots_of_a_failed_row_are_zeroed_before_reuse(

@@ -62,24 +62,6 @@ def test_a_step_launches_and_waits_once_and_copies_no_logits(open_on_device: Ope
     assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
 
 
-def test_graphs_are_keyed_by_padded_row_counts(open_on_device: Open) -> None:
-    """Rows that start and end one by one and change places need few graphs."""
-    generator = open_on_device(max_batch_size=4)
-    wanted = [
-        ArrivingRequest([5, index], GREEDY.updated(max_tokens=4 + index), "full", 3 * index)
-        for index in range(8)
-    ]
-    with generator.running_batch() as engine:
-        for step in range(200):
-            for one in wanted:
-                if one.arrival == step:
-                    engine.add(one.prompt, one.params, schedule=one.schedule)
-            engine.step()
-        assert engine.stats().finished == len(wanted)
-        # 1, 2 and 4 rows; all layers run the same ones.
-        assert device_of(generator).counts["captures"] <= 3
-
-
 def test_beyond_most_graphs_each_layer_has_its_own(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
