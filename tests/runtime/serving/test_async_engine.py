@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,6 @@ from skipdec.runtime.serving.async_engine import AsyncEngine
 LONG = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
-
-
-@pytest.fixture(scope="module")
-def bundle(exported: Callable[..., Path]) -> Path:
-    return exported("pre_norm", quantize="int8", kernels="auto")
 
 
 @asynccontextmanager

@@ -34,11 +34,6 @@ TEXT = [5, 6, 7, 8, 9, 10, 11]
 DECAYING = "linear:max=4,min=2,horizon=4,prompt=decay"
 
 
-@pytest.fixture(scope="module")
-def bundle(exported: Callable[..., Path]) -> Path:
-    return exported("pre_norm", quantize="int8", kernels="auto")
-
-
 def with_engine(bundle: Path, main: Callable[[AsyncEngine], object], **options: object) -> None:
     async def run() -> None:
         settings = {"threads": 1, "max_batch_size": 2} | options

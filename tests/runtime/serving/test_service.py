@@ -39,11 +39,6 @@ SCHEDULES = (None, "full", "linear:max=4,min=2,warmup=1,horizon=4")
 Opener = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def bundle(exported: Callable[..., Path]) -> Path:
-    return exported("pre_norm", quantize="int8", kernels="auto")
-
-
 @pytest.fixture(params=["AsyncEngine", "ProcessEngine"])
 def opened(request: pytest.FixtureRequest, bundle: Path) -> Opener:
     """Open the bundle as a service of two rows; a prompt can steer the worker of a process."""

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from compared_texts import shown
 from workers import settings
 
 from skipdec import (
@@ -27,15 +28,6 @@ DRAFT = "own+lookup,adapt=no"
 PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 SAMPLED = PARAMS.updated(temperature=0.9, seed=7, n=2, logprobs=2)
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
-
-
-def shown(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
-    """Return all fields of texts except times and drafts."""
-    return [
-        (one.token_ids, one.layers_per_token, one.logprobs, one.finish_reason)
-        for output in outputs
-        for one in output.outputs
-    ]
 
 
 async def written(engine: EngineService, draft: str | None = None) -> list[RequestOutput]:

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,6 @@ from command_line import run
 from skipdec import EngineBundle, ExitSchedule, SkipDecError, UsageError
 from skipdec.runtime.serving.triton.repository import config_text, write_triton_repository
 from skipdec.runtime.serving.triton.settings import ModelSettings, TritonRepositoryConfig
-
-
-@pytest.fixture(scope="module")
-def bundle(exported: Callable[..., Path]) -> Path:
-    return exported("pre_norm", quantize="int8", kernels="auto")
 
 
 def parameters(text: str) -> dict[str, dict[str, str]]:
