@@ -110,12 +110,6 @@ def test_an_untuned_depth_causes_one_warning(
     assert "tuned" not in run("-p", "ab", *GREEDY).stderr
 
 
-def test_the_default_max_tokens_is_reported_when_it_cuts(run: Callable[..., Result]) -> None:
-    stderr_text = run("-p", "ab", *IGNORE_EOS, "--seed", "1").stderr
-    assert "1 of 1 texts end at --max-tokens, by default 16" in stderr_text
-    assert "--max-tokens" not in run("-p", "ab", *GREEDY).stderr
-
-
 def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
     result = run("--input", "-", *GREEDY, stdin=records(5))
     assert result.exit_code == 0
@@ -195,7 +189,6 @@ def test_options_for_prompts_are_refused_with_piped_jsonl(
         (("--input", "-", "--output", "missing/out.jsonl"), "missing is not a directory"),
         (("--input", "-", "--output", "-"), "leave --output out"),
         (("--input", "."), "expected a regular file"),
-        (("-p", "a", "--input", "-"), "give either -p or --input"),
         (("-p", "a", "--output", "x"), "--output needs --input"),
         (("--input", "-", "--resume"), "--resume and --force need --output"),
         (("--input", "-", "--output", "x", "--resume", "--force"), "exclude each other"),

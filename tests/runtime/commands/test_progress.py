@@ -114,10 +114,3 @@ def test_the_summary_of_one_token_has_no_plural() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
     counted.update([delta(0, 6, "length")])
     assert "\n1 token in " in counted.summary_text(SamplingParams())
-
-
-def test_without_drafts_the_summary_omits_them() -> None:
-    counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
-    counted.update([delta(0, 6), delta(0, 6, "length")])
-    assert "drafts" not in counted.summary()
-    assert "draft" not in counted.summary_text(SamplingParams())

@@ -49,12 +49,6 @@ def test_a_line_is_checked_together_with_the_defaults() -> None:
         assert isinstance(found, kind)
 
 
-def test_a_null_max_tokens_overrides_the_default() -> None:
-    (record,) = read('{"id": 1, "prompt": "x", "max_tokens": null}')
-    assert isinstance(record, Record)
-    assert record.params.max_tokens is None
-
-
 def test_blank_lines_byte_order_mark_and_crlf_are_accepted() -> None:
     found = read(b'\xef\xbb\xbf{"id": 1, "prompt": "a"}\r\n', b"\r\n", '{"id": 2, "prompt": "b"}')
     assert [record.line for record in found] == [1, 3]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from compared_texts import fields
-from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt
+from device_generators import Exported, device_of, on_onnxruntime
 from draft_layers import write_draft_layer
 from layer_draft_requests import KINDS, SCHEDULES, params, run
 from machine_devices import DEVICES, open_on
 from poisoned_caches import poison_devices
 from random_requests import run_all
 
-from skipdec import Generator, SamplingParams, UsageError
+from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.scheduling.drafters import RowDrafts
@@ -179,18 +179,6 @@ def test_the_steady_state_is_a_launch_per_step_and_allocates_nothing(
         # 1, 2, 4 rows by 1, 2, 4 tokens, and by one drafting token; trained drafts also begin
         # with 1, 2, 4 tokens.
         assert device.counts["captures"] - captured <= 3 * (7 if draft == "trained" else 4)
-
-
-@pytest.mark.parametrize("draft", ["ends:2", "trained"])
-def test_plans_of_tensorrt_refuse_drafts_by_layers_by_name(
-    exported: Exported, tmp_path: Path, draft: str
-) -> None:
-    bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
-    with (
-        Generator(bundle, backend) as generator,
-        pytest.raises(UsageError, match="TensorRT's plans are built for one"),
-    ):
-        generator.generate([[5, 6]], draft=f"{draft},exact=no")
 
 
 def _gives_logits_to_other_rows(monkeypatch: Monkey) -> None:

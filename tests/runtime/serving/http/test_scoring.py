@@ -132,16 +132,6 @@ def test_an_allowed_schedule_takes_its_horizon_from_one_token(
             assert server.complete(**body, schedule=schedule).status_code == status
 
 
-def test_texts_run_between_scored_prompts(server: Running) -> None:
-    body = {"prompt": [5, 6], "max_tokens": 20, "ignore_eos": True, "temperature": 0}
-    alone = server.complete(**body).json()["choices"][0]["text"]
-    with ThreadPoolExecutor() as pool:
-        text = pool.submit(server.complete, **body)
-        scored = pool.submit(server.complete, **harness_request(CONTEXTS * 4))
-        assert text.result(60).json()["choices"][0]["text"] == alone
-        assert len(scored.result(60).json()["choices"]) == 12
-
-
 def test_a_missed_deadline_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
     waiting = 'skipdec_requests_waiting{model="tiny"}'
     running = 'skipdec_requests_running{model="tiny"}'

@@ -64,31 +64,27 @@ def test_each_completion_has_a_first_token_time_and_gaps(
     assert observed == ["time_to_first_token_seconds"] * 2 + ["inter_token_seconds"] * 2
 
 
-def test_an_unknown_field_is_refused_by_name(backend: MagicMock) -> None:
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        (
+            '{"max_tokes": 5, "id": "7", "triton_final": true, "x-trace": "1"}',
+            "max_tokes | is unknown; allowed: text_input, input_ids",
+        ),
+        ('{"max_tokens": 5}', "max_tokens | is a parameter of the request; send it as an input"),
+    ],
+)
+def test_a_parameter_is_refused_by_name(backend: MagicMock, parameters: str, problem: str) -> None:
     from skipdec.runtime.serving.triton.model import TritonPythonModel
 
     backend.get_input_tensor_by_name.return_value = None
     request, model = MagicMock(), TritonPythonModel()
-    request.parameters.return_value = (
-        '{"max_tokes": 5, "id": "7", "triton_final": true, "x-trace": "1"}'
-    )
+    request.parameters.return_value = parameters
     model._loop = MagicMock()
     model.execute([request])
     _, _, error = model._loop.call_soon_threadsafe.call_args.args
-    assert str(error).startswith("max_tokes | is unknown; allowed: text_input, input_ids")
+    assert str(error).startswith(problem)
     assert "x-trace" not in str(error)
-
-
-def test_an_input_that_is_sent_as_a_parameter_is_refused(backend: MagicMock) -> None:
-    from skipdec.runtime.serving.triton.model import TritonPythonModel
-
-    backend.get_input_tensor_by_name.return_value = None
-    request, model = MagicMock(), TritonPythonModel()
-    request.parameters.return_value = '{"max_tokens": 5}'
-    model._loop = MagicMock()
-    model.execute([request])
-    _, _, error = model._loop.call_soon_threadsafe.call_args.args
-    assert str(error) == "max_tokens | is a parameter of the request; send it as an input"
 
 
 def test_no_metric_is_sent_after_the_model_was_closed(backend: MagicMock) -> None:
