@@ -21,6 +21,7 @@ from skipdec.exporter.architecture.architecture import engine_parameters, expect
 from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.llama.structure import LlamaSpec
 from skipdec.exporter.architecture.opt import OptSpec
+from skipdec.exporter.architecture.weights import TensorReader
 from skipdec.exporter.building.engine import BuiltEngine, build_engine
 
 Array = NDArray[Any]
@@ -115,12 +116,14 @@ def build(
     return build_engine(graph, kind, layer_index, model, precision, target, reader, directory)
 
 
-def module(kind: EngineKind, model: ModelSpec) -> torch.nn.Module:
-    """Return one engine's float32 torch module with ``RandomReader``'s weights."""
+def module(
+    kind: EngineKind, model: ModelSpec, reader: TensorReader | None = None, layer_index: int = 0
+) -> torch.nn.Module:
+    """Return one engine's float32 torch module, by default with ``RandomReader``'s weights."""
     result = engine_module(kind, model)
-    reader = RandomReader(model)
-    layer_index = 0 if kind is EngineKind.LAYER else None
-    for parameter in engine_parameters(kind, model, layer_index):
+    reader = reader or RandomReader(model)
+    index = layer_index if kind is EngineKind.LAYER else None
+    for parameter in engine_parameters(kind, model, index):
         weight = np.ascontiguousarray(parameter.load(reader))
         result.get_parameter(parameter.name).data = torch.from_numpy(weight)
     return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from engine_chain import StateReader, chain_logits
-from numpy.typing import NDArray
 from tiny_models import LLAMA_BASE, random_model
 from transformers import PreTrainedModel
 
@@ -68,78 +66,18 @@ def spec_of(model: PreTrainedModel) -> LlamaSpec:
     return LlamaSpec.of(model_spec(model.config.to_dict(), "tiny", 40))
 
 
-def deviation(model: PreTrainedModel, spec: LlamaSpec, reader: StateReader) -> float:
+def deviation(model: PreTrainedModel, spec: LlamaSpec) -> float:
     """Return the largest difference of log-probabilities from transformers'."""
     with torch.no_grad():
         expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
-    seen = chain_logits(spec.model_spec(), reader, TOKENS, PARTS).log_softmax(-1)
+    seen = chain_logits(spec.model_spec(), StateReader(model), TOKENS, PARTS).log_softmax(-1)
     return float((seen - expected).abs().max())
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_equal_transformers(name: str) -> None:
     model = tiny(name)
-    assert deviation(model, spec_of(model), StateReader(model)) < 5e-5
-
-
-class Edited(StateReader):
-    """A checkpoint in which a mistake has changed tensors."""
-
-    def __init__(self, model: PreTrainedModel, edit: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(model)
-        edit(self._tensors)
-
-
-def exchanged(first: str, second: str) -> Callable[[dict[str, Any]], None]:
-    def edit(tensors: dict[str, Any]) -> None:
-        tensors[first], tensors[second] = tensors[second], tensors[first]
-
-    return edit
-
-
-def without(*names: str) -> Callable[[dict[str, Any]], None]:
-    def edit(tensors: dict[str, Any]) -> None:
-        for name in names:
-            tensors[name] = torch.ones_like(tensors[name]) * name.endswith("norm.weight")
-
-    return edit
-
-
-def key_heads_exchanged(tensors: dict[str, Any]) -> None:
-    for part in "kv":
-        name = f"layers.1.self_attn.{part}_proj.weight"
-        tensors[name] = tensors[name].unflatten(0, (2, -1)).flip(0).flatten(0, 1)
-
-
-LAYER = "layers.1."
-MISTAKES: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
-    "gate and up exchanged": (
-        "tied",
-        exchanged(f"{LAYER}mlp.gate_proj.weight", f"{LAYER}mlp.up_proj.weight"),
-    ),
-    "norms exchanged": (
-        "tied",
-        exchanged(f"{LAYER}input_layernorm.weight", f"{LAYER}post_attention_layernorm.weight"),
-    ),
-    "key heads exchanged": ("tied", key_heads_exchanged),
-    "query norm dropped": ("qwen3", without(f"{LAYER}self_attn.q_norm.weight")),
-    "head norms exchanged": (
-        "qwen3",
-        exchanged(f"{LAYER}self_attn.q_norm.weight", f"{LAYER}self_attn.k_norm.weight"),
-    ),
-    "bias of o dropped": ("biases of attention", without(f"{LAYER}self_attn.o_proj.bias")),
-    "bias of v dropped": ("qwen2", without(f"{LAYER}self_attn.v_proj.bias")),
-    "bias of down dropped": ("biases of the feed-forward", without(f"{LAYER}mlp.down_proj.bias")),
-    "final norm dropped": ("tied", without("norm.weight")),
-    "whole query norm dropped": ("olmo2", without(f"{LAYER}self_attn.q_norm.weight")),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_the_weights_is_visible(mistake: str) -> None:
-    name, edit = MISTAKES[mistake]
-    model = tiny(name)
-    assert deviation(model, spec_of(model), Edited(model, edit)) > 1e-3
+    assert deviation(model, spec_of(model)) < 5e-5
 
 
 @pytest.mark.parametrize(
@@ -163,25 +101,4 @@ def test_a_mistake_in_the_weights_is_visible(mistake: str) -> None:
 def test_a_mistake_in_the_structure_is_visible(name: str, change: dict[str, Any]) -> None:
     model = tiny(name)
     wrong = spec_of(model).model_copy(update=change)
-    assert deviation(model, wrong, StateReader(model)) > 1e-3
-
-
-@pytest.mark.parametrize("kind", ["off by one rate", "halves exchanged"])
-def test_a_wrong_rotation_is_visible(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    frequencies = LlamaSpec.frequencies
-
-    def wrong(spec: LlamaSpec) -> NDArray[np.float32]:
-        right = frequencies(spec)
-        return np.roll(right, 1) if kind == "off by one rate" else -right
-
-    model = tiny("mistral")
-    spec = spec_of(model)  # refuses backward rotations
-    monkeypatch.setattr(LlamaSpec, "frequencies", wrong)
-    assert deviation(model, spec, StateReader(model)) > 1e-3
-
-
-def test_positions_off_by_one_after_a_cache_are_visible() -> None:
-    model = tiny("mistral")
-    model_of, reader = spec_of(model).model_spec(), StateReader(model)
-    right, wrong = (chain_logits(model_of, reader, TOKENS, PARTS, slip) for slip in (0, 1))
-    assert float((right - wrong).abs().max()) > 1e-3
+    assert deviation(model, wrong) > 1e-3
