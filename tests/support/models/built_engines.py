@@ -16,6 +16,7 @@ import torch
 from canonical_graphs import canonical_graph
 from numpy.typing import NDArray
 
+from skipdec.engines.kernels.library import DOMAIN, require_library
 from skipdec.engines.manifest import NUM_JOINED, EngineKind, FloatType, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
 from skipdec.exporter.architecture.decoder_modules import engine_module
@@ -135,6 +136,8 @@ class Session:
     def __init__(self, directory: Path, built: BuiltEngine) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
+        if built.spec.graph.startswith(f"engines/{DOMAIN}/"):
+            require_library("this test").register(options, threads=1)
         self._session = onnxruntime.InferenceSession(
             directory / built.spec.graph, options, providers=["CPUExecutionProvider"]
         )
@@ -159,12 +162,16 @@ class Session:
             memory = onnxruntime.OrtValue.ortvalue_from_numpy(array)
             binding.bind_ortvalue_input(name, memory)
             binding.bind_ortvalue_output(output, memory)
-        binding.bind_cpu_input("seqlens_k", (lengths - 1).astype(np.int32))
-        binding.bind_cpu_input("total_sequence_length", np.array(lengths.max(), np.int32))
-        if "position_ids" in {value.name for value in self._session.get_inputs()}:
-            tokens = hidden_states.shape[1]
-            starts = np.zeros_like(lengths) if tokens > 1 else lengths - 1
-            binding.bind_cpu_input("position_ids", position_ids(starts, tokens))
+        tokens = hidden_states.shape[1]
+        starts = np.zeros_like(lengths) if tokens > 1 else lengths - 1
+        positions = {
+            "position_ids": position_ids(starts, tokens),
+            "write_indices": starts,
+            "seqlens_k": (lengths - 1).astype(np.int32),
+            "total_sequence_length": np.array(lengths.max(), np.int32),
+        }
+        for name in {each.name for each in self._session.get_inputs()} & positions.keys():
+            binding.bind_cpu_input(name, positions[name])
         self._session.run_with_iobinding(binding)
 
 
@@ -206,14 +213,14 @@ def causal_mask(starts: Array, tokens: int, capacity: int) -> Array:
 
 
 def decode_ragged(
-    model: ModelSpec, directory: Path, precision: PrecisionSpec
+    model: ModelSpec, directory: Path, precision: PrecisionSpec, target: str = "onnxruntime"
 ) -> list[tuple[Array, Array]]:
     """Prefill rows of 5, 1 and 3 tokens, then decode two single tokens in place.
 
     Returns (engine, module) hidden states of the valid positions, step by step. The engine's
     cache starts as NaN, the module's as zeros.
     """
-    session = Session(directory, build(EngineKind.LAYER, model, directory, precision))
+    session = Session(directory, build(EngineKind.LAYER, model, directory, precision, target))
     reference = module(EngineKind.LAYER, model)
     cache = (3, model.num_kv_heads, _CAPACITY, model.head_dim)
     key, value = np.full(cache, np.nan, precision.dtype), np.full(cache, np.nan, precision.dtype)
