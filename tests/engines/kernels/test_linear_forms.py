@@ -19,9 +19,7 @@ from linear_layers import (
     NONE,
     RELU,
     BlockLayer,
-    ExactLayer,
     FloatLayer,
-    QuantizedLayer,
     random_layer,
 )
 from one_operator import available_instruction_sets
@@ -86,7 +84,6 @@ def test_products_are_exact_at_random_shapes_and_magnitudes(
     of_rows, of_weights = (np.float32(10.0**exponent) for exponent in exponents)
     bias, activation, residual = parts
     layer = random_layer(form, *shape, bias, activation)
-    assert isinstance(layer, ExactLayer)
     if isinstance(layer, BlockLayer):
         layer = replace(layer, weight=layer.weight * of_weights)
     x, added = layer.rows(rows, seed=shape[0]) * of_rows, layer.residual(rows) if residual else None
@@ -99,7 +96,7 @@ def test_products_are_exact_at_random_shapes_and_magnitudes(
 def test_block_ties_round_to_even_and_subnormal_blocks_are_zero(
     instruction_set: str, bits: int
 ) -> None:
-    layer = BlockLayer.random(256, 32, block_size=128, bits=bits)
+    layer = random_layer(f"int{bits}-128", 256, 32)
     ties = np.arange(-127.5, 128.5, 1, np.float32)
     ties[0], ties[-1] = -127, 127
     least = np.float32(2.0**-126)
@@ -108,7 +105,7 @@ def test_block_ties_round_to_even_and_subnormal_blocks_are_zero(
 
 
 def test_column_ties_round_to_even_and_subnormals_saturate(instruction_set: str) -> None:
-    layer = QuantizedLayer.random(256, 32)
+    layer = random_layer("int8", 256, 32)
     ties = np.arange(-127.5, 128.5, 1, np.float32)
     ties[0], ties[-1] = -127, 127
     tiny = np.float32(2.0**-149)
@@ -119,7 +116,7 @@ def test_column_ties_round_to_even_and_subnormals_saturate(instruction_set: str)
 
 
 def test_a_row_of_zeros_gives_the_bias_and_changes_no_other(instruction_set: str) -> None:
-    layer = QuantizedLayer.random(192, 33, bias=True)
+    layer = random_layer("int8", 192, 33, bias=True)
     x = layer.rows(20)
     x[[0, 7, 19]] = 0
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
@@ -148,10 +145,8 @@ def onnxruntimes(body: str, constants: dict[str, Array], x: Array) -> Array:
 
 
 def test_columns_equal_the_nodes_of_onnx_runtime(instruction_set: str) -> None:
-    layer = QuantizedLayer.random(333, 100, bias=True, activation=RELU)
+    layer = random_layer("int8", 333, 100, bias=True, activation=RELU)
     x = layer.rows(37)
-    assert layer.scale is not None
-    assert layer.bias is not None
     constants: dict[str, Array] = {"codes": layer.weight, "scale": layer.scale, "bias": layer.bias}
     constants |= {"axis": np.array([-1]), "maximum": np.array(127, np.float32)}
     constants["zero_point"] = np.array(128, np.uint8)
@@ -165,7 +160,7 @@ def test_columns_equal_the_nodes_of_onnx_runtime(instruction_set: str) -> None:
 def test_blocks_are_close_to_matmulnbits_and_to_the_float_product(
     bits: int, block_size: int, rows: int
 ) -> None:
-    layer = BlockLayer.random(512, 96, block_size=block_size, bits=bits)
+    layer = random_layer(f"int{bits}-{block_size}", 512, 96)
     tensors = layer.quantizer.plain.encode(layer.weight)
     constants = {"codes": tensors["quantized"], "scale": tensors["scale"].astype(np.float32)}
     attributes = f"K = 512, N = 96, bits = {bits}, block_size = {block_size}, accuracy_level = 4"
@@ -178,8 +173,9 @@ def test_blocks_are_close_to_matmulnbits_and_to_the_float_product(
     assert norm(y - by_floats) < 0.01 * norm(by_floats)
 
 
-COLUMNS, BLOCKS = QuantizedLayer.random(64, 32, bias=True), BlockLayer.random(128, 32, bias=True)
-BYTES, FLOATS = BlockLayer.random(128, 32, bits=8), FloatLayer.random(8, 32, bias=True)
+COLUMNS = random_layer("int8", 64, 32, bias=True)
+BLOCKS, BYTES = random_layer("int4-32", 128, 32, bias=True), random_layer("int8-32", 128, 32)
+FLOATS = random_layer("float16", 8, 32, bias=True)
 WRONG: list[tuple[Any, dict[str, Array | int], str]] = [
     (COLUMNS, {"weight": np.zeros((64, 32), np.int8)}, "weight must be packed"),
     (COLUMNS, {"weight": np.zeros((2, 8, 16, 4), np.int8)}, "weight must be packed"),
@@ -221,7 +217,7 @@ def test_wrong_nodes_are_refused_when_the_session_opens(
 
 
 def test_another_packing_is_refused_when_the_session_opens() -> None:
-    layer = QuantizedLayer.random(128, 32)
+    layer = random_layer("int8", 128, 32)
     weight, _ = pack_int8(layer.weight)
     with pytest.raises(Exception, match="weight and offset disagree"):
         layer.session(weight=np.ascontiguousarray(weight.swapaxes(0, 1)).reshape(weight.shape))
@@ -229,16 +225,15 @@ def test_another_packing_is_refused_when_the_session_opens() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (8, 16), (64, 16), (65, 17), (200, 50)])
 def test_unpacking_inverts_packing(shape: tuple[int, int]) -> None:
-    codes = QuantizedLayer.random(*shape).weight
+    codes = random_layer("int8", *shape).weight
     weight, offset = pack_int8(codes)
     np.testing.assert_array_equal(unpack_int8(weight, shape), codes)
     np.testing.assert_array_equal(offset, 128 * codes.sum(axis=0, dtype=np.int32))
     for dtype in DTYPES:
-        floats = FloatLayer.random(*shape, dtype=dtype).weight
+        floats = random_layer(dtype, *shape).weight
         np.testing.assert_array_equal(unpack_float(pack_float(floats), shape[1]), floats)
     for form in EXACT[1:]:
         layer = random_layer(form, *shape)
-        assert isinstance(layer, BlockLayer)
         undone = layer.quantizer.unpacked(layer.quantizer.pack(layer.weight), shape)
         for name, original in layer.quantizer.plain.encode(layer.weight).items():
             np.testing.assert_array_equal(undone[name], original)

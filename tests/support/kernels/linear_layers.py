@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -13,16 +13,26 @@ from one_operator import operator_session
 
 from skipdec.engines.kernels.packing import pack_float, pack_int8
 from skipdec.exporter.quantization.packed import (
+    FloatQuantizer,
     PackedBlockQuantizer,
+    PackedChannelQuantizer,
     PackedInt4Quantizer,
     PackedInt8BlockQuantizer,
+    PackedQuantizer,
 )
 
 Array = np.ndarray[Any, Any]
 
-NONE, RELU, GELU = 0, 1, 2
+NONE, RELU, GELU, SILU = 0, 1, 2, 3
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 FORMS = ("int8", "int4-32", "int4-64", "int4-128", "int8-32", "int8-64", "int8-128", *DTYPES)
+GATED: dict[str, PackedQuantizer] = {
+    "gated int8": PackedChannelQuantizer(is_gated=True),
+    "gated int4-32": PackedInt4Quantizer(32, is_gated=True),
+    "gated int4-128": PackedInt4Quantizer(128, is_gated=True),
+    "gated int8-64": PackedInt8BlockQuantizer(64, is_gated=True),
+    **{f"gated {dtype}": FloatQuantizer(dtype, is_gated=True) for dtype in DTYPES},
+}
 
 
 @dataclass(frozen=True)
@@ -94,16 +104,6 @@ class QuantizedLayer(ExactLayer):
 
     scale: Array | None = None
 
-    @classmethod
-    def random(
-        cls, depth: int, columns: int, bias: bool = False, activation: int = NONE
-    ) -> QuantizedLayer:
-        random = np.random.default_rng(depth * 1000 + columns)
-        codes = random.integers(-128, 128, (depth, columns), np.int8)
-        scale = random.uniform(0.001, 0.01, columns).astype(np.float32)
-        of_columns = random.standard_normal(columns).astype(np.float32) if bias else None
-        return cls(codes, of_columns, activation, scale)
-
     def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
         assert self.scale is not None
         weight, offset = pack_int8(self.weight)
@@ -126,21 +126,6 @@ class BlockLayer(ExactLayer):
 
     block_size: int = 32
     bits: int = 4
-
-    @classmethod
-    def random(
-        cls,
-        depth: int,
-        columns: int,
-        bias: bool = False,
-        activation: int = NONE,
-        block_size: int = 32,
-        bits: int = 4,
-    ) -> BlockLayer:
-        random = np.random.default_rng((depth, columns))
-        weight = random.standard_normal((depth, columns), np.float32) * np.float32(0.05)
-        of_columns = random.standard_normal(columns, np.float32) if bias else None
-        return cls(weight, of_columns, activation, block_size, bits)
 
     @property
     def quantizer(self) -> PackedBlockQuantizer:
@@ -195,20 +180,6 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
 class FloatLayer(LinearLayer):
     """FloatLinear: a weight of floats."""
 
-    @classmethod
-    def random(
-        cls,
-        depth: int,
-        columns: int,
-        bias: bool = False,
-        activation: int = NONE,
-        dtype: str = "float16",
-    ) -> FloatLayer:
-        random = np.random.default_rng(depth * 1000 + columns)
-        weight = random.standard_normal((depth, columns)).astype(DTYPES[dtype])
-        of_columns = random.standard_normal(columns).astype(np.float32) if bias else None
-        return cls(weight, of_columns, activation)
-
     def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
         return "FloatLinear", {"weight": pack_float(self.weight)}, {"N": self.weight.shape[1]}
 
@@ -230,13 +201,48 @@ class FloatLayer(LinearLayer):
         assert (np.abs(y - expected) <= (depth + 2) * 2.0**-24 * bound).all()
 
 
+@dataclass(frozen=True)
+class GatedLayer(LinearLayer):
+    """SiLU(gate) · other: the halves of the columns of a float weight [K, 2 F]; bias [2 F]."""
+
+    quantizer: PackedQuantizer = GATED["gated float32"]
+
+    def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
+        depth, columns = self.weight.shape
+        attributes = {"gated": 0} | self.quantizer.attributes((depth, columns))
+        return self.quantizer.operator, self.quantizer.encode(self.weight), attributes
+
+    def plain(self) -> GatedLayer:
+        """Return the ungated product, whose columns have equal bits."""
+        quantizer = replace(self.quantizer, is_gated=False)
+        return replace(self, quantizer=quantizer, activation=NONE)
+
+    def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
+        """Compare with SiLU in float64 of the plain product."""
+        gate, other = np.split(self.plain().run(x).astype(np.float64), 2, -1)
+        expected = gate / (1 + np.exp(-gate)) * other
+        np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-30)
+
+
 def random_layer(
     form: str, depth: int, columns: int, bias: bool = False, activation: int = NONE
-) -> LinearLayer:
-    """Return a random layer of one of FORMS: int8 by column, int4 or int8 by block, floats."""
+) -> Any:  # noqa: ANN401  (a LinearLayer)
+    """Return a random layer of one of FORMS: int8 by column, int4 or int8 by block, floats.
+
+    One of GATED gives ``columns`` results of twice as many columns, whatever ``activation`` is.
+    """
+    gated = form in GATED
+    random, width = np.random.default_rng((depth, columns)), columns * (1 + gated)
+    weight = random.standard_normal((depth, width), np.float32)
+    of_columns = random.standard_normal(width, np.float32) if bias else None
+    if gated:
+        weight *= np.float32(3 * depth**-0.5)
+        return GatedLayer(weight, of_columns, SILU, GATED[form])
     if form in DTYPES:
-        return FloatLayer.random(depth, columns, bias, activation, form)
+        return FloatLayer(weight.astype(DTYPES[form]), of_columns, activation)
     if form == "int8":
-        return QuantizedLayer.random(depth, columns, bias, activation)
+        codes = random.integers(-128, 128, (depth, columns), np.int8)
+        scale = random.uniform(0.001, 0.01, columns).astype(np.float32)
+        return QuantizedLayer(codes, of_columns, activation, scale)
     bits, block_size = (int(number) for number in form.removeprefix("int").split("-"))
-    return BlockLayer.random(depth, columns, bias, activation, block_size, bits)
+    return BlockLayer(np.float32(0.05) * weight, of_columns, activation, block_size, bits)
