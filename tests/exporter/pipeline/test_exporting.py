@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import onnx
 import pytest
@@ -24,7 +20,6 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
 
-FORK = multiprocessing.get_context("fork")
 RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head", "candidates"}
 
 
@@ -59,71 +54,6 @@ class Resumed(Events):
             self._left -= 1
             if self._left == 0:
                 raise KeyboardInterrupt
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run ``work`` in a forked process, which inherits the traces; return its exit code."""
-    child = FORK.Process(target=work)
-    child.start()
-    child.join(60)
-    assert child.exitcode is not None
-    return child.exitcode
-
-
-def count_calls(work: Callable[[], object], kill_at: int | None = None) -> int:
-    """Run ``work`` and count its function calls; SIGKILL this process at call ``kill_at``."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-        if calls == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-@pytest.fixture(scope="session")
-def calls_of_an_export(
-    model: str, undisturbed: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> int:
-    output = tmp_path_factory.mktemp("counted") / "bundle"
-    receiver, sender = FORK.Pipe(duplex=False)
-    assert in_child(lambda: sender.send(count_calls(lambda: export_to(output, model)))) == 0
-    return int(receiver.recv())
-
-
-@pytest.mark.parametrize("moment", range(5))  # scripts/attack/kills.py kills at more
-def test_an_export_killed_at_any_moment_and_resumed_is_identical(
-    moment: int, model: str, undisturbed: dict[str, str], calls_of_an_export: int, tmp_path: Path
-) -> None:
-    output = tmp_path / "bundle"
-    kill_at = 1 + calls_of_an_export * (2 * moment + 1) // 10
-    killed = in_child(lambda: count_calls(lambda: export_to(output, model), kill_at))
-    assert killed == -signal.SIGKILL
-    if output.exists():
-        EngineBundle.open(output, verify="full")
-    assert in_child(lambda: export_to(output, model, force=output.exists())) == 0
-    assert digests(output) == undisturbed
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
-@pytest.mark.parametrize("share", [0.5, 0.93, 0.96, 0.99])
-def test_a_kill_while_replacing_leaves_the_old_bundle_or_the_new(
-    share: float, model: str, undisturbed: dict[str, str], calls_of_an_export: int, tmp_path: Path
-) -> None:
-    output = tmp_path / "bundle"
-    export_to(output, model, schedule="2x:horizon=8")
-    old = digests(output)
-    kill_at = int(calls_of_an_export * share)
-    in_child(lambda: count_calls(lambda: export_to(output, model, force=True), kill_at))
-    EngineBundle.open(output, verify="full")
-    assert digests(output) in (old, undisturbed)
 
 
 def test_an_interrupted_export_publishes_nothing_and_resumes(
