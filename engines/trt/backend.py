@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..backends.device import Device, DeviceMemory, misplaced
 from ..backends.session import Binding, EngineBackend, EngineSession
-from ..errors import BundleError, CapacityError, UsageError
+from ..errors import BundleError, CapacityError, SkipDecError, UsageError
 from ..manifest import PAST_OF, EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceBuffer, DeviceTensor, Tensor
 from .checks import check_engine, check_environment
-from .library import (
-    EngineErrors,
-    TensorRtLibrary,
-    TensorRtTarget,
-    error_recorder,
-    load_library,
-    logger,
-)
+from .library import TensorRtLibrary, TensorRtTarget, error_recorder, load_library, logger
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
@@ -97,16 +90,16 @@ class TensorRtBinding(Binding):
         self._tensors = tuple(tensors.values())  # keeps their buffers allocated
         self._scratch: DeviceBuffer | None = session.scratch.buffer
         self._context = session.take_context(profile)
-        context, errors = self._context, session.errors
+        context, check = self._context, session.check
         for spec in session.spec.inputs:
             shape = tensors[spec.role].shape
-            errors.check(context.set_input_shape(spec.name, shape), f"set {spec.name} to {shape}")
+            check(context.set_input_shape(spec.name, shape), f"set {spec.name} to {shape}")
         for spec in (*session.spec.inputs, *session.spec.outputs):
             address = cast(DeviceTensor, tensors[spec.role]).address
-            errors.check(context.set_tensor_address(spec.name, address), f"bind {spec.name}")
+            check(context.set_tensor_address(spec.name, address), f"bind {spec.name}")
         context.set_device_memory(self._scratch.address, self._scratch.nbytes)
         unknown = context.infer_shapes()
-        errors.check(not unknown, f"infer shapes from {', '.join(unknown)}")
+        check(not unknown, f"infer shapes from {', '.join(unknown)}")
 
     def output_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         """Return one text per output whose shape differs from what TensorRT infers."""
@@ -121,7 +114,7 @@ class TensorRtBinding(Binding):
         """Enqueue the engine. Raises SkipDecError, with TensorRT's message, if that fails."""
         assert self._context is not None, "the binding was released"
         stream = self._session.device.stream
-        self._session.errors.check(self._context.execute_async_v3(stream), "enqueue it")
+        self._session.check(self._context.execute_async_v3(stream), "enqueue it")
 
     def release(self) -> None:
         """Return the context and drop the tensors; enqueued work is not affected."""
@@ -138,7 +131,6 @@ class TensorRtSession(EngineSession):
         super().__init__(spec)
         self.device = backend.device
         self.scratch = backend.scratch
-        self.errors = EngineErrors(spec.name, backend.recorder)
         self._engine = engine
         self._backend = backend
         self._settings: dict[int, Any] = {}  # of contexts, by profile
@@ -148,6 +140,12 @@ class TensorRtSession(EngineSession):
             for index in range(engine.num_optimization_profiles)
         )
 
+    def check(self, succeeded: bool, action: str) -> None:
+        """Raise SkipDecError, with TensorRT's message, unless it ``succeeded`` in ``action``."""
+        if not succeeded:
+            reason = self._backend.recorder.take()
+            raise SkipDecError(f"engine {self.spec.name}", f"TensorRT failed to {action}: {reason}")
+
     def take_context(self, profile: Profile) -> Any:  # noqa: ANN401  (trt.IExecutionContext)
         """Return an execution context set to ``profile``, to be given back by the caller."""
         index = profile.index
@@ -156,9 +154,9 @@ class TensorRtSession(EngineSession):
         if index not in self._settings:
             self._settings[index] = self._backend.context_settings(self._engine, index)
         context = self._engine.create_execution_context(self._settings[index])
-        self.errors.check(context is not None, "make an execution context")
+        self.check(context is not None, "make an execution context")
         switched = context.set_optimization_profile_async(index, self.device.stream)
-        self.errors.check(switched, f"choose profile {index}")
+        self.check(switched, f"choose profile {index}")
         return context
 
     def give_back_context(self, profile: Profile, context: Any) -> None:  # noqa: ANN401

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from ..errors import EnvironmentMismatchError, SkipDecError
+from ..errors import EnvironmentMismatchError
 from ..host.installation import install_command, require_extra
 
 TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
@@ -106,16 +106,8 @@ def logger(library: TensorRtLibrary) -> Any:  # noqa: ANN401  (trt.ILogger)
     return PythonLogger()
 
 
-class ErrorRecorder(Protocol):
-    """A ``trt.IErrorRecorder`` whose records can be taken."""
-
-    def take(self) -> str:
-        """Return all records since the last call as one text, and clear them."""
-        ...
-
-
-def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
-    """Create a recorder for TensorRT's objects, which collects every error."""
+def error_recorder(library: TensorRtLibrary) -> Any:  # noqa: ANN401  (trt.IErrorRecorder)
+    """Create a recorder of every error of TensorRT's objects, which ``take()`` returns as text."""
     trt = library.module
 
     class Recorder(trt.IErrorRecorder):  # type: ignore[misc, name-defined]
@@ -163,18 +155,3 @@ def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
             return "; ".join(texts) or "TensorRT gave no reason"
 
     return Recorder()
-
-
-class EngineErrors:
-    """Turns failed calls of one engine into errors with its name and TensorRT's message."""
-
-    def __init__(self, engine: str, recorder: ErrorRecorder) -> None:
-        self._engine = engine
-        self._recorder = recorder
-
-    def check(self, succeeded: bool, action: str) -> None:
-        """Raise SkipDecError unless TensorRT ``succeeded`` in ``action``."""
-        if not succeeded:
-            raise SkipDecError(
-                f"engine {self._engine}", f"TensorRT failed to {action}: {self._recorder.take()}"
-            )
