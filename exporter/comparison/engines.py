@@ -21,7 +21,8 @@ from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind
 from ...engines.memory import Array
-from ..verification.tolerance import Tolerance, quantization_of
+from ..quantization.quantize import quantization
+from ..verification.tolerance import Tolerance
 from .config import CompareConfig
 from .inputs import EngineCall, random_calls
 from .report import ComparisonReport, TensorErrors
@@ -85,7 +86,7 @@ def _tolerance(sides: Sequence[Side], kind: EngineKind, atol: float | None) -> T
     if atol is not None:
         return Tolerance(atol, atol)
     allowed = [side.tolerance(kind) for side in sides]
-    formats = {quantization_of(side.precision, kind) for side in sides}
+    formats = {quantization(kind, side.precision) for side in sides}
     if len(formats) > 1:
         allowed += [_ROUNDED[each] for each in formats]
     return Tolerance(max(each.largest for each in allowed), max(each.median for each in allowed))

@@ -167,7 +167,9 @@ class BlockQuantizer(WeightQuantizer):
 
 
 def quantization(kind: EngineKind, precision: PrecisionSpec) -> Quantization:
-    """Return the quantisation of the products of an engine of ``kind``."""
+    """Return the quantisation of the products of an engine of ``kind``; "none" without products."""
+    if kind not in KINDS_WITH_PRODUCTS:
+        return "none"
     return precision.head_quantize if kind is EngineKind.HEAD else precision.quantize
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.manifest import EngineKind, KVType, PrecisionSpec, Quantization
+from ...engines.manifest import EngineKind, KVType, PrecisionSpec
 from ...engines.targets import target_of
-from ..quantization.quantize import KINDS_WITH_PRODUCTS, quantization
+from ..quantization.quantize import quantization
 from ..quantization_config import DEFAULT_BLOCK_SIZE, DEFAULT_TARGET, RANGED_QUANTIZATIONS
 
 _MIN_PROBABILITY = 1e-6  # precision of sums of float32 probabilities
@@ -56,7 +56,7 @@ def engine_tolerance(
     if target_of(form).has_float32_activations:
         rounded = precision.kv_dtype or precision.dtype if kind is EngineKind.LAYER else "float32"
     exact = _ROUNDED[rounded]
-    quantize = quantization_of(precision, kind)
+    quantize = quantization(kind, precision)
     if quantize == "int8":
         return Tolerance(1e-1, exact if rounded == "float32" else 3e-2 + exact)
     if quantize != "none" and precision.accuracy_level == 4:
@@ -72,15 +72,10 @@ def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
     with ranges do: 0.1.
     """
     is_ranged = precision.activation_ranges is not None
-    if is_ranged and quantization_of(precision, kind) in RANGED_QUANTIZATIONS:
+    if is_ranged and quantization(kind, precision) in RANGED_QUANTIZATIONS:
         return Tolerance(1e-1, 1e-1)
     exact = 4e-2 if precision.dtype == "bfloat16" else 5e-3
     return Tolerance(exact, exact)
-
-
-def quantization_of(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
-    """Return the quantisation of the weights of an engine's products."""
-    return quantization(kind, precision) if kind in KINDS_WITH_PRODUCTS else "none"
 
 
 @dataclass(frozen=True)
