@@ -59,8 +59,8 @@ wait "$opt_export" || { cat "$work/export" >&2; exit 1; }
 say "3. What skipping costs in quality and gains in time (a few prompts: the intervals are wide)"
 skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" --batch-size 1 \
     --lowercase -o "$out/evaluation" --force
-skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png"
-skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png"
+skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png" --force
+skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png" --force
 echo "charts: $out/evaluation/pareto.png $out/schedule-2x.png $out/schedule-4x.png"
 echo "Drafts are not timed: on a model this small they gain only after dozens of texts (docs/benchmarks.md#drafts)."
 

@@ -137,7 +137,7 @@ def place_problems(path: Path, *, force: bool, data: Path | None = None) -> list
     return problems
 
 
-def require_place(path: Path, *, force: bool, data: Path) -> None:
+def require_place(path: Path, *, force: bool, data: Path | None = None) -> None:
     """Raise UsageError with all `place_problems`, if there are any."""
     if problems := place_problems(path, force=force, data=data):
         raise UsageError(str(path), *problems)

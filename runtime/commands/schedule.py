@@ -77,14 +77,23 @@ def show(
 @reports_errors
 def plot(
     schedule: Shown,
-    output: Annotated[Path, typer.Option("-o", "--output", help="picture, .png or .svg")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE", parser=expanded, help="picture, .png or .svg"
+        ),
+    ],
     layers: Layers = None,
     horizon: Horizon = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="generated tokens to draw")] = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="replace what is there")] = False,
 ) -> None:
     """Draw layers × positions as a PNG or SVG picture."""
+    from ...engines.bundle import require_place
     from ..schedule.plot import plot_schedule
 
+    require_place(output, force=force)
     plot_schedule(_named_schedule(schedule, layers, horizon), output, num_tokens=tokens)
     typer.echo(output)
 

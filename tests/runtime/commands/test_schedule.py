@@ -97,6 +97,17 @@ def test_plot_writes_the_same_picture_twice(tmp_path: Path, ending: str, magic: 
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
 
 
+def test_plot_replaces_a_file_only_with_force(tmp_path: Path) -> None:
+    picture = tmp_path / "notes.svg"
+    picture.write_text("mine")
+    command = ("plot", "2x", "--layers", "12", "-o", str(picture))
+    refused = run(*command)
+    assert (refused.exit_code, "pass --force to replace it" in refused.stderr) == (2, True)
+    assert picture.read_text() == "mine"
+    assert run(*command, "--force").exit_code == 0
+    assert picture.read_text().startswith("<?xml")
+
+
 @pytest.mark.parametrize(
     ("picture", "text"), [("picture.bmp", ".png, .svg"), ("none/picture.png", "is not a directory")]
 )
