@@ -171,9 +171,9 @@ class RequestQueue:
         """Raise UsageError for more requests than may wait at once."""
         if count > self._max_waiting:
             raise UsageError(
-                "prompts",
-                f"are {count}; allowed: max_waiting, which is {self._max_waiting}; submit fewer, "
-                "or raise it",
+                "prompt",
+                f"is a list of {count}; allowed: max_waiting, which is {self._max_waiting}; submit "
+                "fewer, or raise it",
             )
 
     def connect(self, send: Callable[[ToEngine], None]) -> None:

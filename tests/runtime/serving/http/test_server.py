@@ -185,8 +185,9 @@ def test_more_prompts_than_max_waiting_are_refused(
         reason = 'skipdec_request_failed_total{model="tiny",reason="invalid_request_error"}'
         assert running.figures()[reason] == 1
     assert refused.status_code == 400
-    message = "prompts: are 3; allowed: max_waiting, which is 2; submit fewer, or raise it"
-    assert refused.json()["error"]["message"] == message
+    message = "prompt: is a list of 3; allowed: max_waiting, which is 2; submit fewer, or raise it"
+    error = refused.json()["error"]
+    assert (error["message"], error["param"]) == (message, "prompt")
 
 
 def test_metrics_count_requests_tokens_and_times(server: Running) -> None:
