@@ -12,6 +12,7 @@ from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend
 from ..engines.bundle import EngineBundle
 from ..engines.bundle.contract import check_contract
+from ..engines.errors import UsageError, shown
 from ..engines.kernels.library import kernels_in_use
 from .drafting.memory import DraftMemory
 from .kv.buffers import KVMemory
@@ -164,8 +165,13 @@ class Generator:
         similar lengths. Raises what ``generate`` raises.
         """
         params = SamplingParams.fixed(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-        for batch_size in batch_sizes:
-            self.generate([[0] * prompt_length] * batch_size, params, schedule=schedule)
+        try:
+            calls = [[[0] * prompt_length] * batch_size for batch_size in batch_sizes]
+        except TypeError:
+            given = f"has batch_sizes {shown(batch_sizes)} and prompt_length {shown(prompt_length)}"
+            raise UsageError("warmup", f"{given}; allowed: integers, e.g. [1, 8] and 64") from None
+        for prompts in calls:
+            self.generate(prompts, params, schedule=schedule)
 
     def trim(self) -> None:
         """Free the KV memory kept for later calls."""
@@ -183,9 +189,7 @@ class Generator:
 
         ``max_tokens`` is the request's own, or for a score the number of the continuation's tokens.
         It becomes the horizon of a preset that names none, if the bundle's own schedule has no
-        horizon either.
-
-        Raises ScheduleError for an invalid text, and for a schedule of another depth.
+        horizon either. Raises ScheduleError for an invalid text or a schedule of another depth.
         """
         return self.schedules.resolve(schedule, max_tokens)
 
@@ -387,8 +391,7 @@ class Generator:
         the prefix of tokens that are active in it.
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
-        lengths = [len(request.token_ids) for request in requests]
-        schedules = self.schedules.resolve_all(schedule, lengths)
+        schedules = self.schedules.resolve_all(schedule, [len(one.token_ids) for one in requests])
         return Scorer(self._loaded).score_all(requests, schedules)
 
 

@@ -30,9 +30,9 @@ def plot_schedule(
     − 1 (default: the horizon and a tenth more). Equal schedules give equal bytes.
 
     Raises UsageError for another ending, a missing folder or more tokens than can be drawn,
-    and MissingExtraError without matplotlib.
+    ScheduleError for anything but a schedule, and MissingExtraError without matplotlib.
     """
-    path = as_path(path)
+    path, text = as_path(path), format_schedule(schedule)
     if path.suffix.lower() not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: {allowed}")
@@ -68,7 +68,7 @@ def plot_schedule(
         )
         mean = schedule.average_budget()
         axes.set_title(
-            f"{fill(format_schedule(schedule), _TITLE_COLUMNS)}\n"
+            f"{fill(text, _TITLE_COLUMNS)}\n"
             f"mean {mean:.2f} of {schedule.num_layers} layers over "
             f"{counted(schedule.horizon, 'token')}"
         )

@@ -91,13 +91,21 @@ def make_schedule(text: str, arguments: Mapping[str, Any]) -> ExitSchedule:
         raise ScheduleError(f"schedule {shown(text)}", *problems) from None
 
 
-@lru_cache(maxsize=256)
 def format_schedule(schedule: ExitSchedule) -> str:
     """Return the text form that ``parse_schedule`` reads back.
 
     >>> format_schedule(parse_schedule("2x", num_layers=24, horizon=64))
     'linear:max=16,min=8,warmup=1,horizon=64'
+
+    Raises ScheduleError for anything but a schedule.
     """
+    if not isinstance(schedule, ExitSchedule):
+        raise ScheduleError("schedule", f"is {shown(schedule)}; allowed: an ExitSchedule")
+    return _formatted(schedule)
+
+
+@lru_cache(maxsize=256)
+def _formatted(schedule: ExitSchedule) -> str:
     defaults = {"placement": "top", "prompt": "full"}
     if schedule.to_document() == {**full_arguments(schedule.num_layers), "placement": "top"}:
         return "full"

@@ -233,6 +233,16 @@ def test_bad_input_is_refused_before_work(
         generator.stream(prompts, params)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "length"), [(5, 1), (None, 1), ("8", 1), ([1.5], 1), ([1], None)]
+)
+def test_warmup_refuses_sizes_that_are_no_integers(
+    generator: Generator, sizes: object, length: object
+) -> None:
+    with pytest.raises(UsageError, match="allowed: integers"):
+        generator.warmup(sizes, prompt_length=length)
+
+
 def test_outputs_serialise_to_json(generator: Generator) -> None:
     params = SAMPLED.updated(logprobs=1, max_tokens=2)
     (output,) = generator.generate(PROMPTS[:1], params)

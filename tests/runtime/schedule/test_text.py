@@ -12,6 +12,7 @@ import pytest
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.plot import plot_schedule
 from skipdec.runtime.schedule.request_schedules import default_horizon
 from skipdec.runtime.schedule.text import (
     document_text,
@@ -231,3 +232,10 @@ def test_formatting_builds_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
         "linear:max=16,min=8,warmup=1,horizon=64",
         "full",
     ]
+
+
+@pytest.mark.parametrize("value", [5, None, "2x", [], {}])
+def test_only_a_schedule_is_formatted_or_drawn(value: object, tmp_path: Path) -> None:
+    for refused in (format_schedule, lambda given: plot_schedule(given, tmp_path / "picture.svg")):
+        with pytest.raises(ScheduleError, match="allowed: an ExitSchedule"):
+            refused(value)
