@@ -77,15 +77,14 @@ def evaluate(
     open_generator = opener(engines, max_batch_size=config.batch_size)
     document = partial(report_document, threads=engines.threads or available_cores())
 
-    def job(events: Events) -> Evaluation:
-        evaluation = run(config, open_generator, events)
+    def write(evaluation: Evaluation, events: Events) -> None:
         if output is not None:
             write_evaluation(output, evaluation, document(evaluation), force=force, events=events)
-        return evaluation
 
     evaluation = run_job(
-        job,
+        partial(run, config, open_generator),
         tables,
+        write=write,
         document=document,
         done=lambda _: "the evaluation is done" if output is None else f"{output} is written",
         as_json=as_json,

@@ -83,20 +83,19 @@ def fit(
 
     _check_files(output, plot, force=force, data=config.data.path)
 
-    def job(events: Events) -> Fit:
-        found = run(config, opener(engines, max_batch_size=config.rows), events)
+    def write(found: Fit, events: Events) -> None:
         if output is not None:
             replace_file(output, document_text(found.chosen.schedule).encode())
             events.note(f"wrote {output}")
         if plot is not None:
             plot_fit(found, plot)
-        return found
 
     # A null device means that the bundle's target chose it.
     machine = {"device": engines.device, "threads": engines.threads or available_cores()}
     run_job(
-        job,
+        lambda events: run(config, opener(engines, max_batch_size=config.rows), events),
         fit_parts,
+        write=write,
         document=lambda found: report_document(found, machine),
         done=lambda _: "a schedule is chosen" if output is None else f"{output} is written",
         as_json=as_json,

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from ..errors import SkipDecError
 from .console import Part, print_report, reporting, stderr_console
 from .events import Events
 
@@ -155,6 +156,7 @@ def run_job(
     parts: Callable[[Report], Iterable[Part]],
     *,
     done: Callable[[Report], str],
+    write: Callable[[Report, Events], None] | None = None,
     document: Callable[[Report], Any] = lambda report: report,
     as_json: bool,
     quiet: bool = False,
@@ -164,12 +166,22 @@ def run_job(
     """Run a command's job with progress on stderr, print its report on stdout, and return it.
 
     ``done`` says what is true even if stdout can't take the report: "model.skipdec is published".
-    ``document`` is what ``as_json`` prints. A report of None is printed by another process. The
-    other parameters are those of `ConsoleProgress` and `print_report`.
+    ``document`` is what ``as_json`` prints. A report of None is printed by another process.
+    ``write`` saves the report; if it raises OSError or SkipDecError, the report is printed all the
+    same, so that a full disk costs no work. The other parameters are those of `ConsoleProgress` and
+    `print_report`.
     """
+    failure: OSError | SkipDecError | None = None
     with ConsoleProgress(quiet=quiet, verbose=verbose, advice=advice) as progress:
         report = run(progress)
+        if write is not None and report is not None:
+            try:
+                write(report, progress)
+            except (OSError, SkipDecError) as error:
+                failure = error
     if report is not None:
-        with reporting(done(report)):
+        with reporting(done(report) if failure is None else "the result is not saved"):
             print_report(document(report), parts(report), as_json=as_json)
+    if failure is not None:
+        raise failure
     return report

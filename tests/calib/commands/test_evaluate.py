@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import config, run, run_process
 from evaluations import SKIPPING
+
+from skipdec.calib.evaluation import report
 
 pytestmark = pytest.mark.usefixtures("own_thread_pools")
 
@@ -30,6 +33,20 @@ def test_tables_go_to_stdout_and_files_to_the_directory(
     assert not again.stderr
     assert SKIPPING in again.stdout
     assert (output / "evaluation.md").read_text().startswith("# Evaluation")
+
+
+def test_tables_are_printed_although_the_disk_is_full(
+    bundle: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "results")
+
+    monkeypatch.setattr(report, "write_file", full)
+    output = tmp_path / "results"
+    result = run("evaluate", f"tiny={bundle}", "--data", data, "-o", output, *SMALL)
+    assert (result.exit_code, "results | no space left" in result.stderr) == (1, True)
+    assert re.search(rf"tiny +{re.escape(SKIPPING)} +3\.00 ", result.stdout)
+    assert not output.exists()
 
 
 def test_stdout_has_only_json(bundle: Path, data: Path) -> None:
