@@ -328,9 +328,11 @@ def make_request(
         seen, remedy = "leaves no room for a completion", "shorten the prompt"
         if room > 0:
             seen, remedy = f"max_tokens is {max_tokens}", f"{remedy} or lower max_tokens"
+        limit = f"the bundle holds {model.max_seq_len}"
+        if most < room:
+            limit = f"max_model_len allows {max_model_len}"
         problems.append(
-            f"{subject} has {len(token_ids)} tokens and {seen}; the bundle holds "
-            f"{model.max_seq_len} positions; {remedy}"
+            f"{subject} has {len(token_ids)} tokens and {seen}; {limit} positions; {remedy}"
         )
     per_token = 0 if params.logprobs is None else params.logprobs + 1  # including the chosen token
     num_logprobs = params.n * max_tokens * per_token

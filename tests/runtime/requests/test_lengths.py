@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.errors import CapacityError
+from skipdec.engines.errors import CapacityError, UsageError
 
 OPEN = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 
@@ -35,6 +35,8 @@ def test_a_request_beyond_the_limit_or_kv_memory_is_refused(
             with pytest.raises(CapacityError, match=r"allows 8; raise it, or shorten the prompt$"):
                 batch.add([5] * 9, OPEN, schedule="full")
             batch.add([5] * 7, OPEN, schedule="full")
+            with pytest.raises(UsageError, match="is 99; max_model_len allows 8 positions"):
+                batch.add([5], OPEN.updated(max_tokens=99), schedule="full")
         with (
             generator.running_batch() as batch,
             pytest.raises(CapacityError, match="kv_memory allows 65,536; raise it"),

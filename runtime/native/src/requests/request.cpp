@@ -35,10 +35,12 @@ std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& p
   if (room < 1 || params.max_tokens > room) {
     const std::string seen = room < 1 ? "leaves no room for a completion"
                                       : "max_tokens is " + std::to_string(params.max_tokens);
+    const std::string limit = max_model_len < max_seq_len
+                                  ? "max_model_len allows " + std::to_string(max_model_len)
+                                  : "the bundle holds " + std::to_string(max_seq_len);
     throw Error(Status::kUsage, "prompt",
-                "has " + std::to_string(length) + " tokens and " + seen + "; the bundle holds " +
-                    std::to_string(max_seq_len) + " positions; shorten the prompt" +
-                    (room < 1 ? "" : " or lower max_tokens"));
+                "has " + std::to_string(length) + " tokens and " + seen + "; " + limit +
+                    " positions; shorten the prompt" + (room < 1 ? "" : " or lower max_tokens"));
   }
   const std::int64_t most = std::clamp<std::int64_t>(max_model_len - length, 1, room);
   const std::int64_t max_tokens = params.max_tokens > 0 ? params.max_tokens : most;

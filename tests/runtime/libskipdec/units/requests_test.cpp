@@ -206,6 +206,23 @@ TEST(RequestsTest, ATimeoutHasItsOwnErrorMessage) {
   EXPECT_NE(std::string(skipdec_last_error()).find("in time"), std::string::npos);
 }
 
+TEST(RequestsTest, TheLowerLimitIsNamed) {
+  ModelSpec model;
+  model.vocab_size = 10;
+  model.max_seq_len = 64;
+  SamplingParams params;
+  params.max_tokens = 99;
+  for (const std::int64_t max_model_len : {20, 64}) {
+    try {
+      resolve_max_tokens({1}, params, model, max_model_len);
+      ADD_FAILURE() << "is not refused";
+    } catch (const Error& error) {
+      const char* limit = max_model_len == 20 ? "max_model_len allows 20" : "the bundle holds 64";
+      EXPECT_NE(std::string(error.what()).find(limit), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(RequestsTest, LogprobsOfChosenTokensCountTowardsTheLimit) {
   ModelSpec model;
   model.vocab_size = 10;
