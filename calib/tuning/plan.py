@@ -215,7 +215,10 @@ def _layers_used(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
 def _load_validation(config: TuneConfig) -> list[Example] | None:
     if config.validation is None:
         return None
-    return load_examples(config.validation)[:VALIDATION_EXAMPLES]
+    try:
+        return load_examples(config.validation)[:VALIDATION_EXAMPLES]
+    except UsageError as error:
+        raise UsageError(f"validation {error.subject}", *error.problems) from None
 
 
 def _own_examples(

@@ -112,7 +112,7 @@ def test_problems_are_found_before_anything_is_written(
         ({"draft_layer": False, "schedule": "constant:max=9"}, "is 9; allowed"),
         ({"max_length": POSITIONS + 1}, f"is {POSITIONS + 1}; allowed"),
         ({"max_length": 17}, "is 17; allowed: 18 or more"),
-        ({"validation": tmp_path / "missing.jsonl"}, r"missing.jsonl | does not exist"),
+        ({"validation": tmp_path / "missing.jsonl"}, r"^validation data .* does not exist"),
     )
     for changes, problem in wrong:
         with pytest.raises(SkipDecError, match=problem):
