@@ -291,8 +291,8 @@ class EngineLock:
         if holder is not None and holder.thread == waiting.thread:
             raise SkipDecError(
                 "Generator",
-                "is busy in this very thread: a running batch or a stream is open; close it "
-                "first, or open a second generator",
+                "is busy in this very thread: a running batch or a stream is open, or a call waits "
+                "for this function; end it first, or open a second generator",
             )
         if holder is not None and holder.lasts:
             raise SkipDecError(

@@ -123,6 +123,14 @@ def test_closing_a_stream_frees_the_generator(generator: Generator) -> None:
     assert len(tokens(generator.generate([PROMPTS[0]], GREEDY))[0]) == 12
 
 
+def test_a_call_within_a_callback_is_refused(generator: Generator) -> None:
+    def call(_: object) -> None:
+        generator.generate([PROMPTS[0]], GREEDY)
+
+    with pytest.raises(SkipDecError, match="or a call waits for this function"):
+        generator.generate([PROMPTS[0]], GREEDY, on_progress=call)
+
+
 def test_close_while_sampling_ends_the_call(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
