@@ -194,7 +194,8 @@ class EngineService(ABC):
         """
         self.require_home()
         require_time("timeout", timeout)
-        self.requests.refuse("is draining")
+        if self.requests.refusal is None:
+            self.requests.refuse("is draining")
         return await self.requests.wait_until_idle(timeout)
 
     @abstractmethod

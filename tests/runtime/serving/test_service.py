@@ -195,6 +195,15 @@ def test_too_many_waiting_requests_are_refused_and_closing_ends_all(opened: Open
     asyncio.run(main())
 
 
+def test_draining_a_closed_service_keeps_its_reason(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        await asyncio.to_thread(engine.close)
+        assert await engine.drain()
+        assert engine.refusal == "is closed"
+
+    with_service(opened, use)
+
+
 def test_several_event_loops_share_a_service(opened: Opener, bundle: Path) -> None:
     found: list[tuple[int, ...]] = []
 
