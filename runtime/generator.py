@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -321,7 +322,7 @@ class Generator:
         schedule: str | ExitSchedule | None = None,
         draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
-    ) -> Iterator[StreamDelta]:
+    ) -> abc.Generator[StreamDelta]:
         """Yield tokens as they are generated, in deltas of whole characters; else as ``generate``.
 
         Arguments are checked at the call, not at the first delta. Closing the iterator stops the
@@ -339,7 +340,7 @@ class Generator:
         *,
         draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
-    ) -> Iterator[StreamDelta]:
+    ) -> abc.Generator[StreamDelta]:
         """Stream requests from `make_requests`; the arguments are those of `generate_requests`."""
         steps = Call(self._loaded, requests, schedules, draft, cancelled=cancelled).steps()
         return (delta for deltas, _ in steps for delta in deltas)

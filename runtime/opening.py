@@ -174,6 +174,10 @@ class OpenOptions(ValidatedConfig):
     )
     kv_shares: int = Field(default=1, ge=1)
 
+    if TYPE_CHECKING:  # type checkers would allow only the types that fields hold
+
+        def __init__(self, **fields: Unpack[OpenKeywords]) -> None: ...
+
     def _problems(self) -> Iterator[str]:
         yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
         if not is_auto(self.draft):
@@ -184,7 +188,7 @@ class OpenOptions(ValidatedConfig):
     def of(cls, options: OpenOptions | None, /, **changes: Unpack[OpenKeywords]) -> OpenOptions:
         """Return ``options``, or the defaults, with ``changes``. Raises UsageError."""
         if options is None:
-            return OpenOptions(**changes)  # type: ignore[arg-type]  # pydantic converts
+            return OpenOptions(**changes)
         if not isinstance(options, OpenOptions):
             problem = f"is {shown(options)}; allowed: OpenOptions, or its fields as keywords"
             raise UsageError("options", problem)

@@ -54,7 +54,8 @@ class MessagesPrompt(TypedDict):
 
 Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt | MessagesPrompt
 """Token ids are integers, or an array of numpy or torch: int, [S]."""
-Prompts = Prompt | Iterable[Prompt]
+Prompts = str | TextPrompt | TokensPrompt | MessagesPrompt | Iterable[Prompt]
+"""A list of prompts, or a single one, which is no flat list of token ids."""
 
 
 def as_prompt_list(prompts: Prompts) -> list[Prompt]:
