@@ -126,16 +126,6 @@ double sum_weights(const float* logits, std::int64_t size, float best) {
   return total;
 }
 
-// Calls visit(start, count) for each block that may contain a weight >= ``least``.
-template <class Visit>
-void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
-  const auto size = static_cast<std::int64_t>(scratch.weights.size());
-  for (std::int64_t start = 0; start < size; start += kBlock) {
-    if (scratch.block_weights[static_cast<std::size_t>(start / kBlock)] < least) continue;
-    visit(start, std::min(kBlock, size - start));
-  }
-}
-
 // Weights that top_p keeps: those above ``border``, and the first ``ties`` of the ``equal`` weights
 // of that value.
 struct Nucleus {
@@ -172,15 +162,17 @@ Nucleus find_border(std::vector<float>& values, double above, double target) {
 // Calls ``visit`` with all weights of each chunk that contains a weight >= ``least``.
 template <class Visit>
 void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) {
-  visit_blocks(least, scratch, [&scratch, &visit, least](std::int64_t start, std::int64_t count) {
+  const auto size = static_cast<std::int64_t>(scratch.weights.size());
+  for (std::int64_t start = 0; start < size; start += kBlock) {
+    if (scratch.block_weights[static_cast<std::size_t>(start / kBlock)] < least) continue;
     const float* weight = scratch.weights.data() + start;
-    const float* const end = weight + count;
+    const float* const end = weight + std::min(kBlock, size - start);
     for (; end - weight >= Vector::kLanes; weight += Vector::kLanes) {
       if (maximum(Vector::load(weight)) < least) continue;
       for (int lane = 0; lane < Vector::kLanes; ++lane) visit(weight[lane]);
     }
     for (; weight != end; ++weight) visit(*weight);
-  });
+  }
 }
 
 // Returns the class of a weight: its sign, exponent and first five bits of the mantissa.
@@ -217,15 +209,6 @@ Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
   return find_border(scratch.largest, above, target);
 }
 
-// Copies the weights >= ``border`` to ``kept``, and 0 for the others.
-void keep_weights(const float* weights, std::int64_t count, float border, float (&kept)[kBlock]) {
-  const Vector lowest = Vector::broadcast(border), zero = Vector::broadcast(0.0F);
-  for (std::int64_t i = 0; i < count; i += Vector::kLanes) {
-    const Vector all = load_up_to(weights + i, lanes_of(count - i));
-    select_less(all, lowest, zero, all).store(kept + i);
-  }
-}
-
 // Writes the token ids of weights from ``start`` on.
 void write_token_ids(const Draw& draw, const DrawScratch& scratch, std::int64_t start,
                      std::int64_t count, std::uint32_t (&token_ids)[kBlock]) {
@@ -247,35 +230,48 @@ bool exceeds_share(const float (&weights)[kBlock], const float (&shares)[kBlock]
   return maximum(most) > 0;
 }
 
-// Returns the place of the largest weight per exponential number among weights >= ``border``.
-std::int64_t place_of_winner(const Draw& draw, const DrawScratch& scratch, float border) {
+// Returns the place of the largest weight per exponential number, among ``size`` weights of which
+// write_weights(start, count, weights) writes a block's. A token's number is not below its share,
+// so most blocks can't contain it: then only their shares, or not even these, are computed.
+template <class WriteWeights>
+std::int64_t place_of_winner(const Draw& draw, const DrawScratch& scratch, std::int64_t size,
+                             const WriteWeights& write_weights) {
   const HashKeys keys = hash_keys(draw.uniform);
   float largest = 0;
   std::int64_t winner = 0;
-  visit_blocks(border * (1 - 1e-6F), scratch, [&](std::int64_t start, std::int64_t count) {
+  for (std::int64_t start = 0; start < size; start += kBlock) {
+    const float most = scratch.block_weights[static_cast<std::size_t>(start / kBlock)];
+    const float least = largest * (1 - 1e-5F);
+    if (most <= least * kLeastShare) continue;
+    const std::int64_t count = std::min(kBlock, size - start);
     std::uint32_t token_ids[kBlock] = {};
-    float kept[kBlock] = {}, numbers[kBlock];
-    keep_weights(scratch.weights.data() + start, count, border, kept);
+    float weights[kBlock], numbers[kBlock];
     write_token_ids(draw, scratch, start, count, token_ids);
     shares_of(token_ids, keys, numbers);
-    // The logarithms of most blocks are not needed: a token's number is not below its share.
-    if (!exceeds_share(kept, numbers, largest * (1 - 1e-5F))) return;
+    std::fill(std::begin(weights), std::end(weights), most);
+    if (!exceeds_share(weights, numbers, least)) continue;
+    std::fill(weights + count, std::end(weights), 0.0F);
+    write_weights(start, count, weights);
+    if (!exceeds_share(weights, numbers, least)) continue;
     make_exponential(numbers);
     Vector best = Vector::broadcast(0.0F);
     for (std::int64_t i = 0; i < kBlock; i += Vector::kLanes) {
-      const Vector quotients = Vector::load(kept + i) / Vector::load(numbers + i);
+      const Vector quotients = Vector::load(weights + i) / Vector::load(numbers + i);
       quotients.store(numbers + i);
       best = max(best, quotients);
     }
-    if (maximum(best) <= largest) return;
+    if (maximum(best) <= largest) continue;
     largest = maximum(best);
     winner = start + (std::find(numbers, numbers + count, largest) - numbers);
-  });
+  }
   return winner;
 }
 
-std::int64_t place_in_nucleus(const Draw& draw, DrawScratch& scratch) {
-  const auto size = static_cast<std::int64_t>(scratch.weights.size());
+// Draws among the weights of the nucleus of ``size`` logits.
+std::int64_t place_in_nucleus(const Draw& draw, float best, const float* logits, std::int64_t size,
+                              DrawScratch& scratch) {
+  scratch.weights.resize(static_cast<std::size_t>(size));
+  weigh(draw, best, logits, size, scratch.weights.data());
   const double total = sum_of(scratch.weights.data(), size);
   const Nucleus nucleus = find_nucleus(draw.top_p, total, scratch);
   if (nucleus.ties < nucleus.equal) {
@@ -284,7 +280,18 @@ std::int64_t place_in_nucleus(const Draw& draw, DrawScratch& scratch) {
       if (weight == nucleus.border && ties-- <= 0) weight = 0;
     }
   }
-  return place_of_winner(draw, scratch, nucleus.border);
+  for (float& most : scratch.block_weights) {
+    if (most < nucleus.border * (1 - 1e-6F)) most = 0;
+  }
+  const auto keep = [&](std::int64_t start, std::int64_t count, float* kept) {
+    const Vector border = Vector::broadcast(nucleus.border), zero = Vector::broadcast(0.0F);
+    for (std::int64_t i = 0; i < count; i += Vector::kLanes) {
+      const int lanes = lanes_of(count - i);
+      const Vector all = load_up_to(scratch.weights.data() + start + i, lanes);
+      store_up_to(select_less(all, border, zero, all), kept + i, lanes);
+    }
+  };
+  return place_of_winner(draw, scratch, size, keep);
 }
 
 std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size,
@@ -304,15 +311,16 @@ std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size
     logits = scratch.kept.data();
     size = static_cast<std::int64_t>(scratch.kept.size());
   }
-  scratch.weights.resize(static_cast<std::size_t>(size));
-  weigh(draw, best, logits, size, scratch.weights.data());
   scratch.block_weights.assign(scratch.block_maxima.size(), 1.0F);
   if (keeps_all) {
     const auto blocks = static_cast<std::int64_t>(scratch.block_maxima.size());
     weigh(draw, best, scratch.block_maxima.data(), blocks, scratch.block_weights.data());
   }
-  const std::int64_t place =
-      draw.top_p < 1 ? place_in_nucleus(draw, scratch) : place_of_winner(draw, scratch, 0);
+  const auto weigh_block = [&](std::int64_t start, std::int64_t count, float* weights) {
+    weigh(draw, best, logits + start, count, weights);
+  };
+  const std::int64_t place = draw.top_p < 1 ? place_in_nucleus(draw, best, logits, size, scratch)
+                                            : place_of_winner(draw, scratch, size, weigh_block);
   return keeps_all ? place : scratch.ids[static_cast<std::size_t>(place)];
 }
 

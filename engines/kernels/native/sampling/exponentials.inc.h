@@ -31,7 +31,9 @@ inline std::uint32_t hash_of(std::uint32_t token_id, HashKeys keys) {
   return x * (2 * x + 1) & kMask;
 }
 
-// Writes each token's share, uniform in (0, 1).
+constexpr float kLeastShare = 0x1p-32F;
+
+// Writes each token's share, uniform in (0, 1) and at least kLeastShare.
 template <std::size_t kSize>
 void shares_of(const std::uint32_t (&token_ids)[kSize], HashKeys keys, float (&shares)[kSize]) {
   constexpr std::uint32_t kMost = (1U << 31U) - 65;  // more would round to 2^31
