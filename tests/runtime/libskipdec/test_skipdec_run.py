@@ -163,12 +163,6 @@ def test_the_summary_counts_drafted_tokens_if_drafts_are_on(text_bundle: Path) -
     assert " drafted tokens right" in run(*arguments, "own,adapt=no,exact=no").stderr
 
 
-def test_each_of_several_completions_has_a_heading(text_bundle: Path) -> None:
-    output = run(text_bundle, "a", "-p", "b", "--n", "2", "--seed", "1").stdout
-    headings = [line for line in output.splitlines() if line.startswith("# ")]
-    assert headings == ["# a [0]", "# a [1]", "# b [0]", "# b [1]"]
-
-
 @pytest.mark.usefixtures("own_thread_pools")
 @pytest.mark.parametrize("prompts", [("-p", "a"), ("-p", "a", "-p", "b")])
 def test_headings_equal_those_of_skipdec_generate(

@@ -64,11 +64,6 @@ TEST_F(BundleOnDisk, IsStillReadAfterItsDirectoryMoved) {
   EXPECT_TRUE(fs::is_regular_file(bundle->locate("engines/head.onnx")));
 }
 
-TEST_F(BundleOnDisk, IsRefusedWithoutOneOfItsFiles) {
-  fs::remove(path() / "tokenizer.json");
-  expect_refused("tokenizer.json: is missing");
-}
-
 TEST_F(BundleOnDisk, IsRefusedWithAFileOfAnotherSize) {
   write_file(path() / "engines/embed.weights", "short");
   expect_refused("engines/embed.weights: has 5 bytes; expected 21");

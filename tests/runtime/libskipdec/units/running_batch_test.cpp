@@ -73,12 +73,6 @@ class RunningBatchTest : public ::testing::Test {
   std::unique_ptr<RunningBatch> batch_;
 };
 
-TEST_F(RunningBatchTest, DepthFallsAsTheScheduleSays) {
-  const std::vector<Completion> ended = alone(request({5, 6, 7}, 6, falling_schedule(5, 2, 1)));
-  EXPECT_EQ(ended[0].layers, (std::vector<std::int64_t>{6, 5, 4, 3, 2, 2}));
-  EXPECT_EQ(ended[0].finish_reason, FinishReason::kLength);
-}
-
 TEST_F(RunningBatchTest, BypassedLayersChangeTheTokens) {
   EXPECT_NE(alone(request({5, 6, 7}, 12))[0].token_ids,
             alone(request({5, 6, 7}, 12, falling_schedule(4, 2, 1)))[0].token_ids);

@@ -98,13 +98,6 @@ TEST(Shown, NumbersAreTheSameInEveryLocale) {
   std::locale::global(before);
 }
 
-TEST(Sampler, GreedyTakesTheFirstOfEqualLogits) {
-  std::vector<float> logits(1000, -1);
-  logits[17] = logits[18] = logits[999] = 3;
-  Sampler sampler = sampler_of(greedy(), logits);
-  EXPECT_EQ(tokens(sampler, logits, 2), (std::vector<std::int64_t>{17, 17}));
-}
-
 TEST(Sampler, LogitsThatAllowNoTokenAreReported) {
   const auto message = [](const SamplingParams& params, const std::vector<float>& logits) {
     try {

@@ -29,16 +29,6 @@ TEST(Schedules, SharesAPresetWhileItIsUsed) {
   EXPECT_NE(schedules.resolve("2x:horizon=5", 1), first);
 }
 
-TEST(Schedules, ResolvesAScheduleGivenAsJsonOrAsAFile) {
-  const Schedules schedules = parsed_schedules(hollow_schedule());
-  const std::string text = sealed(hollow_schedule());
-  EXPECT_EQ(schedules.resolve(text, 1)->text(), kOwn);
-  EXPECT_EQ(schedules.resolve(hollow_schedule()["schedule"].dump(), 1)->text(), kOwn);
-  const auto path = std::filesystem::path(testing::TempDir()) / "given.json";
-  write_file(path, text);
-  EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), kOwn);
-}
-
 TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
   const Schedules schedules = parsed_schedules(hollow_schedule());
   const std::string text = sealed(hollow_schedule());

@@ -354,19 +354,6 @@ TEST(ServiceTest, TextsAreScoredWhileOthersRun) {
   EXPECT_TRUE(ticket->mailbox.wait(-1));
 }
 
-TEST(ServiceTest, ATextToScoreIsNoLongerThanMaxModelLen) {
-  ServiceOptions options;
-  options.batch.kv_memory = 1 << 22;
-  options.batch.max_model_len = 8;
-  Service service(std::make_shared<ArithmeticBundle>(), std::make_shared<ArithmeticBackend>(),
-                  options);
-  TokenSpan scored;
-  EXPECT_EQ(service.score(TokenSpan(6, 5), TokenSpan(2, 6), "", scored).logprobs.size(), 2U);
-  const auto score_longer = [&] { service.score(TokenSpan(6, 5), TokenSpan(3, 6), "", scored); };
-  EXPECT_NE(refusal(score_longer).find("has 9 positions; max_model_len allows 8"),
-            std::string::npos);
-}
-
 TEST(ServiceTest, AScheduleStaysInUseWhenItsFileIsDeleted) {
   const auto path = std::filesystem::path(::testing::TempDir()) / "service.json";
   std::ofstream(path) << falling_schedule(3, 2, 2);

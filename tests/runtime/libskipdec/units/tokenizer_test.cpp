@@ -13,11 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "errors.h"
 #include "tokenizer/file/unsupported.h"
-#include "tokenizer/incremental_decoder.h"
 #include "tokenizer/text/byte_alphabet.h"
-#include "tokenizer/text/pieces.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -117,21 +114,6 @@ TEST(Tokenizer, EncodesCharactersWithoutATokenAsBytes) {
   EXPECT_EQ(tokenizer->least_tokens("123456789"), 2);  // <0x00> has six bytes
 }
 
-TEST(Tokenizer, DistinguishesAnUnsupportedKindFromABrokenFile) {
-  json other = document(), broken = document();
-  other["decoder"]["type"] = "Metaspace";
-  broken["model"]["vocab"]["he"] = -1;
-  EXPECT_THROW(tokenizer_of(other), UnsupportedTokenizer);
-  try {
-    tokenizer_of(broken);
-    FAIL();
-  } catch (const UnsupportedTokenizer&) {
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::kBundle);
-  }
-}
-
 TEST(Tokenizer, ServesSeveralThreadsAtOnce) {
   const auto tokenizer = tokenizer_of(document());
   const std::string text(2000, 'h');
@@ -147,46 +129,6 @@ TEST(Tokenizer, ServesSeveralThreadsAtOnce) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(std::accumulate(equal.begin(), equal.end(), 0), 80);
-}
-
-TEST(IncrementalDecoder, HoldsACharacterUntilItIsComplete) {
-  const auto tokenizer = tokenizer_of(document());
-  IncrementalDecoder decoder(*tokenizer);
-  EXPECT_EQ(decoder.push(0xE2), "");
-  EXPECT_EQ(decoder.push(0x82), "");
-  EXPECT_EQ(decoder.push(kSpecial), "");
-  EXPECT_EQ(decoder.push(0xAC), "€");
-  EXPECT_EQ(decoder.push(0xE2), "");
-  EXPECT_EQ(decoder.push('a'),
-            "\xEF\xBF\xBD"
-            "a");
-  EXPECT_EQ(decoder.push(0xF0), "");
-  EXPECT_EQ(decoder.flush(), "\xEF\xBF\xBD");
-  EXPECT_EQ(decoder.flush(), "");
-}
-
-TEST(IncrementalDecoder, HoldsARunOfBytesUntilItEnds) {
-  const auto tokenizer = tokenizer_of(character_document());
-  IncrementalDecoder decoder(*tokenizer);
-  for (const std::int64_t byte : {0xC3, 0xA9, 0x41}) EXPECT_EQ(decoder.push(byte), "");
-  EXPECT_EQ(decoder.push(999), "");  // not a token, so it does not end the run
-  EXPECT_EQ(decoder.push(257), "éA ");
-  for (const std::int64_t byte : {0xC3, 0xA9, 0xFF}) EXPECT_EQ(decoder.push(byte), "");
-  EXPECT_EQ(decoder.flush(), "\uFFFD\uFFFD\uFFFD");  // one invalid byte makes all of them invalid
-}
-
-TEST(IncrementalDecoder, OmitsTheFirstBlankOnly) {
-  const auto tokenizer = tokenizer_of(character_document());
-  IncrementalDecoder decoder(*tokenizer);
-  EXPECT_EQ(decoder.push(kSpecial), "");
-  EXPECT_EQ(decoder.push(257), "");
-  EXPECT_EQ(decoder.push(257), " ");
-}
-
-TEST(Pieces, RecogniseAnExpressionByItsExactText) {
-  EXPECT_TRUE(
-      scanner_of(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"));
-  EXPECT_FALSE(scanner_of(R"(\p{L}+)"));
 }
 
 // The time to find added tokens grows with the longest one.

@@ -168,12 +168,6 @@ TEST(NGramTableTest, EachClientHasATableAndTheLeastRecentIsEvicted) {
   EXPECT_EQ(proposed(tables.of("1"), {1}, 1), TokenSpan{});  // evicted by the new client
 }
 
-TEST(NGramTableTest, ClientsMayShareATable) {
-  NGramTables tables(false);
-  tables.of("a").count({1, 2}, 0);
-  EXPECT_EQ(proposed(tables.of("b"), {1}, 1), TokenSpan{2});
-}
-
 // Tests a policy for n-grams with two classes of evidence, and for layers whose steps cost 0.2.
 class DraftPolicyTest : public ::testing::Test {
  protected:
