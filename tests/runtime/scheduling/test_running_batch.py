@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,20 +111,21 @@ def test_nan_logits_end_only_their_row(
     assert texts(other) == texts(generator.generate([[7, 8, 9]], params)[0])
 
 
+def _broken(self: OrtBinding) -> None:
+    raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
+
+
 def test_a_failed_engine_ends_running_rows_and_waiting_ones_run(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-
-    def broken(self: OrtBinding) -> None:
-        raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
 
     with generator.running_batch() as batch:
         first = batch.add([5, 6], params)
         batch.step()
         waiting = [batch.add([7, 8, 9], params) for _ in range(5)]
         with monkeypatch.context() as patch:
-            patch.setattr(OrtBinding, "run", broken)
+            patch.setattr(OrtBinding, "run", _broken)
             deltas = batch.step()
         assert [delta.request_index for delta in deltas] == [first]
         run_all(batch)
@@ -142,9 +142,6 @@ def test_a_failed_step_ends_a_partly_run_prompt(
     """The failure frees the memory of the prompt's chunks, so the prompt cannot continue."""
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
-    def broken(self: OrtBinding) -> None:
-        raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
-
     with generator.running_batch(max_prefill_tokens=16) as batch:
         numbers = [batch.add([5, 6], params)]
         batch.step()
@@ -152,7 +149,7 @@ def test_a_failed_step_ends_a_partly_run_prompt(
         batch.step()
         assert batch.step() == []  # the first chunk of 40 tokens
         with monkeypatch.context() as patch:
-            patch.setattr(OrtBinding, "run", broken)
+            patch.setattr(OrtBinding, "run", _broken)
             assert {delta.request_index for delta in batch.step()} == set(numbers[:2])
         run_all(batch)
         running, partly_run, waiting = (batch.take(number).outputs[0] for number in numbers)
@@ -164,9 +161,6 @@ def test_a_failed_step_ends_a_partly_run_prompt(
 def test_the_third_failure_in_a_row_is_raised(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: OrtBinding) -> None:
-        raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
-
     def reason(batch: RunningBatch) -> str | None:
         batch.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
         reason = batch.step()[0].finish_reason
@@ -175,10 +169,10 @@ def test_the_third_failure_in_a_row_is_raised(
 
     with generator.running_batch() as batch:
         with monkeypatch.context() as patch:
-            patch.setattr(OrtBinding, "run", broken)
+            patch.setattr(OrtBinding, "run", _broken)
             assert [reason(batch) for _ in range(2)] == ["error"] * 2
         assert reason(batch) == "length"  # a success resets the count
-        monkeypatch.setattr(OrtBinding, "run", broken)
+        monkeypatch.setattr(OrtBinding, "run", _broken)
         assert [reason(batch) for _ in range(2)] == ["error"] * 2
         with pytest.raises(SkipDecError, match="layer_003"):
             reason(batch)
@@ -258,15 +252,6 @@ def test_keywords_change_options(generator: Generator) -> None:
     options = OpenOptions(max_prefill_tokens=32, max_model_len=20)
     with generator.running_batch(options, max_prefill_tokens=16) as batch:
         assert (batch.limits.chunk_tokens, batch.limits.max_positions) == (16, 20)
-
-
-def test_a_call_during_an_open_batch_is_refused(generator: Generator) -> None:
-    with (
-        generator.running_batch(),
-        ThreadPoolExecutor(1) as thread,
-        pytest.raises(SkipDecError, match="busy"),
-    ):
-        thread.submit(generator.generate, [[5]]).result(30)
 
 
 def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
