@@ -60,6 +60,7 @@ class Sequence {
 
   bool has_ended() const { return completion_.finish_reason.has_value(); }
   const Completion& completion() const { return completion_; }
+  const Sampler& sampler() const { return sampler_; }
   std::int64_t last_token() const { return completion_.token_ids.back(); }
   std::int64_t num_tokens() const {
     return static_cast<std::int64_t>(completion_.token_ids.size());
@@ -68,14 +69,6 @@ class Sequence {
   // Samples from ``logits`` [V], computed by ``layers`` layers, and appends the token. Throws Error
   // (kEngine) for logits that are not a distribution.
   void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
-  // Returns the token that `accept` would draw ``place`` tokens from now, see Sampler::propose.
-  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t place) const {
-    return sampler_.propose(logits, size, place);
-  }
-  std::int64_t propose(const float* logits, const std::vector<std::int64_t>& token_ids,
-                       std::int64_t place) const {
-    return sampler_.propose(logits, token_ids, place);
-  }
   // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
   void count_pass(std::int64_t drafted, std::int64_t accepted);
   // Undoes the end and, if the last delta ``has_token``, the last token, which was a guess.

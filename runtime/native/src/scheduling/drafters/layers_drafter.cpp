@@ -33,8 +33,8 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& drafts,
     if (waiting_.empty() || (drafted > 0 && goes_on && !goes_on(guessed_))) return;
     const std::vector<const float*>& logits = draft(rows, fed_);
     for (std::size_t one = 0; one < waiting_.size(); ++one) {
-      const Sequence& sequence = *drafts[waiting_[one]]->row.sequence;
-      const Choice choice = choose(sequence, logits[one], drafted);
+      const Sampler& sampler = drafts[waiting_[one]]->row.sequence->sampler();
+      const Choice choice = choose(sampler, logits[one], drafted);
       proposed[waiting_[one]].add(choice.token, confidence_class(choice.probability));
     }
     costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start,
@@ -63,10 +63,10 @@ const std::vector<const float*>& LayersDrafter::draft(const std::vector<RunningR
   return stitcher_.draft(steps_, drafting_, plan_);
 }
 
-LayersDrafter::Choice LayersDrafter::choose(const Sequence& sequence, const float* logits,
+LayersDrafter::Choice LayersDrafter::choose(const Sampler& sampler, const float* logits,
                                             std::int64_t ahead) const {
   const std::int64_t size = stitcher_.num_draft_logits();
-  const std::int64_t token = sequence.propose(logits, size, ahead);
+  const std::int64_t token = sampler.propose(logits, size, ahead);
   return {token, probability_of(logits, size, token)};
 }
 
@@ -86,10 +86,10 @@ const std::vector<const float*>& TrainedDrafter::draft(const std::vector<Running
   return stitcher().draft_trained(fed);
 }
 
-LayersDrafter::Choice TrainedDrafter::choose(const Sequence& sequence, const float* logits,
+LayersDrafter::Choice TrainedDrafter::choose(const Sampler& sampler, const float* logits,
                                              std::int64_t ahead) const {
   const std::vector<std::int64_t>& ids = stitcher().trained_token_ids();
-  const std::int64_t token = sequence.propose(logits, ids, ahead);
+  const std::int64_t token = sampler.propose(logits, ids, ahead);
   const std::int64_t index = std::lower_bound(ids.begin(), ids.end(), token) - ids.begin();
   return {token, probability_of(logits, static_cast<std::int64_t>(ids.size()), index)};
 }

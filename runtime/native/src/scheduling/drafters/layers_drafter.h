@@ -38,7 +38,7 @@ class LayersDrafter : public Drafter {
   virtual const std::vector<const float*>& draft(const std::vector<RunningRow>& rows,
                                                  const std::vector<DraftRow>& fed);
   // Chooses the token ``ahead`` tokens after a row's next one.
-  virtual Choice choose(const Sequence& sequence, const float* logits, std::int64_t ahead) const;
+  virtual Choice choose(const Sampler& sampler, const float* logits, std::int64_t ahead) const;
 
   SlotStitcher& stitcher() const { return stitcher_; }
 
@@ -69,7 +69,7 @@ class TrainedDrafter : public LayersDrafter {
  protected:
   const std::vector<const float*>& draft(const std::vector<RunningRow>& rows,
                                          const std::vector<DraftRow>& fed) override;
-  Choice choose(const Sequence& sequence, const float* logits, std::int64_t ahead) const override;
+  Choice choose(const Sampler& sampler, const float* logits, std::int64_t ahead) const override;
 };
 
 }  // namespace skipdec::runtime

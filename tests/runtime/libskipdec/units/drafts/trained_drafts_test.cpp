@@ -287,7 +287,7 @@ class TrainedDrafterTest : public TrainedDraftsTest {
     TokenSpan guesses;
     for (std::int64_t place = 0; place < count; ++place) {
       const auto logits = literal_.logits(written, 3, row.schedule(), row.entries, guesses).back();
-      guesses.push_back(sequence.propose(logits.data(), token_ids(), place));
+      guesses.push_back(sequence.sampler().propose(logits.data(), token_ids(), place));
     }
     return guesses;
   }
