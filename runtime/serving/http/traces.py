@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from starlette.types import Scope
@@ -57,12 +57,12 @@ def trace(scope: Scope, record: RequestRecord) -> None:
 
 
 @contextmanager
-def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+def exporting_traces() -> Iterator[None]:
     """Export traces with OTLP within the block, if the environment names a receiver.
 
     The variables are OpenTelemetry's: $OTEL_EXPORTER_OTLP_ENDPOINT and others that its SDK reads.
     """
-    if not any(environment.get(name) for name in _ENDPOINTS):
+    if not any(os.environ.get(name) for name in _ENDPOINTS):
         yield
         return
     if not is_installed("opentelemetry.exporter.otlp.proto.http"):
@@ -75,7 +75,7 @@ def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[No
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    name = environment.get("OTEL_SERVICE_NAME", "skipdec")
+    name = os.environ.get("OTEL_SERVICE_NAME", "skipdec")
     provider = TracerProvider(resource=Resource.create({"service.name": name}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     otel.set_tracer_provider(provider)

@@ -76,8 +76,9 @@ def test_traces_that_cannot_be_sent_are_reported_in_the_log(
 ) -> None:
     monkeypatch.setattr(traces, "is_installed", lambda module: False)
     with caplog.at_level(logging.WARNING):
-        with exporting_traces({}):
+        with exporting_traces():
             assert not caplog.records
-        with exporting_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+        with exporting_traces():
             assert "pip install" in caplog.text
             assert "[otel]" in caplog.text
