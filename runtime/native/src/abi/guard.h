@@ -12,7 +12,8 @@
 
 namespace skipdec::runtime {
 
-// Stores ``words`` for this thread's skipdec_last_error(), truncated to its fixed memory.
+// Stores ``words`` for this thread's skipdec_last_error(), truncated to its fixed memory, with "?"
+// for bytes that are not UTF-8, such as those of a path.
 void keep_error(const char* words) noexcept;
 
 static_assert(static_cast<int>(Status::kBusy) == SKIPDEC_BUSY);

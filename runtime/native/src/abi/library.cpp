@@ -1,5 +1,6 @@
 // Versions of the library and the last error.
 #include <array>
+#include <string_view>
 
 #include "abi/guard.h"
 #include "tokenizer/text/utf8.h"
@@ -20,6 +21,9 @@ void skipdec::runtime::keep_error(const char* words) noexcept {
   while (length > 0 && !begins_character(words[length])) --length;
   std::memcpy(kept.data(), words, length);
   kept.at(length) = 0;
+  const std::string_view text(kept.data(), length);
+  std::size_t valid = 0;
+  while ((valid += valid_utf8_length(text.substr(valid))) < length) kept.at(valid++) = '?';
 }
 
 uint32_t skipdec_abi_version(void) { return SKIPDEC_ABI_VERSION; }

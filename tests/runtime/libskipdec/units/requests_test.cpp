@@ -223,6 +223,11 @@ TEST(RequestsTest, TheLowerLimitIsNamed) {
   }
 }
 
+TEST(RequestsTest, AnErrorMessageIsUtf8) {
+  keep_error("/\xFF\xFEZ\xC3\xBC | does not exist");
+  EXPECT_STREQ(skipdec_last_error(), "/??Z\xC3\xBC | does not exist");
+}
+
 TEST(RequestsTest, LogprobsOfChosenTokensCountTowardsTheLimit) {
   ModelSpec model;
   model.vocab_size = 10;
