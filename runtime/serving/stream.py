@@ -26,13 +26,18 @@ _GRACE = 0.2  # seconds for an engine to end a late request itself, including it
 class PendingRequest(ABC):
     """A request in flight. It belongs to the event loop in which it was made.
 
-    The fields of its progress belong to the engine that holds it.
+    The fields of its progress belong to the engine that holds it. Raises UsageError outside an
+    event loop.
     """
 
     def __init__(self, served: ServedRequest) -> None:
         self.served = served
         self.request_id = served.request_id
-        self.loop = asyncio.get_running_loop()
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            problem = "is made outside a running event loop; call this in a coroutine"
+            raise UsageError("request", problem) from None
         self.has_begun = False  # True once it no longer waits
         self.sends = 0  # the number of times that it was sent to a worker
         self.end_reason: str | None = None  # why it was cancelled

@@ -41,6 +41,11 @@ def test_a_stream_is_refused_in_another_event_loop() -> None:
             asyncio.run(asyncio.wait_for(read(), 5))
 
 
+def test_a_request_outside_an_event_loop_is_refused() -> None:
+    with pytest.raises(UsageError, match="outside a running event loop"):
+        stream_of(SamplingParams())
+
+
 def test_an_end_without_a_token_sets_no_first_token_time() -> None:
     async def first_token() -> int | None:
         stream = stream_of(SamplingParams())
