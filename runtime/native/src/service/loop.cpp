@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "host/process_exit.h"
 #include "scheduling/clock.h"
 #include "service/service.h"
 
@@ -19,14 +20,21 @@ void Service::run() {
   std::optional<std::string> failure;
   try {
     while (take_in()) {
-      post(batch_->step(seconds_now()));
+      post(step());
       score_next();
     }
+  } catch (const Error& error) {
+    if (error.status() != Status::kClosed) failure = error.what();  // the process exits
   } catch (const std::exception& error) {
     failure = error.what();
   }
   end_all(failure);
   engine_thread_->end();
+}
+
+std::vector<Delta> Service::step() {
+  const NativeWork work;
+  return batch_->step(seconds_now());
 }
 
 // Takes new requests, cancellations and scores, and waits for them while idle; returns false to
@@ -106,6 +114,7 @@ void Service::score_next() {
   Score score = std::move(scores_.front());
   scores_.pop_front();
   try {
+    const NativeWork work;
     score.result.set_value(batch_->score(score.request));
   } catch (const std::exception&) {
     score.result.set_exception(std::current_exception());

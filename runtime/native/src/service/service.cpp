@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "host/control_groups.h"
+#include "host/process_exit.h"
 #include "scheduling/clock.h"
 #include "scheduling/drafting/draft_resolver.h"
 #include "scheduling/drafting/ngrams/known_ngrams.h"
@@ -15,6 +16,7 @@ namespace skipdec::runtime {
 
 std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOptions& options) {
   require_between("max_waiting", options.max_waiting, 1, INT64_MAX);
+  const NativeWork loading;
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
   // Invalid options throw before engines load.
   SchedulePointer schedule = bundle->schedules().resolve(options.schedule, 1);
@@ -25,8 +27,10 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   if (batch.kv_memory == 0) batch.kv_memory = 1;  // the default depends on the loaded engines
   RunningBatch::check(bundle->manifest(), batch);
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
-  return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved),
-                                   std::move(schedule));
+  auto service = std::make_shared<Service>(std::move(bundle), std::move(backend),
+                                           std::move(resolved), std::move(schedule));
+  prepare_exit();
+  return service;
 }
 
 Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,

@@ -114,6 +114,7 @@ class Service {
   std::string untuned_warning() const;
   void load_tokenizer();
   void run();
+  std::vector<Delta> step();
   bool take_in();
   void add(Arrival arrival);
   void end_refused(Ticket& ticket, const std::string& reason);

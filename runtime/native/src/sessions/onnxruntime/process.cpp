@@ -7,7 +7,6 @@
 
 #include "errors.h"
 #include "host/control_groups.h"
-#include "sessions/onnxruntime/forked_exit.h"
 
 namespace skipdec::runtime::onnxruntime {
 namespace {
@@ -46,7 +45,6 @@ SharedProcess::SharedProcess(const Library& library, int threads)
       process_(getpid()),
       environment_(made_environment(library.api, threads)) {
   share_arena(library.api, environment_.get());
-  end_forked_children_early();
 }
 
 std::shared_ptr<const SharedProcess> SharedProcess::get(const Library& library, int threads) {
