@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibrations import SCHEDULES, literal_inputs, literal_loss, random_examples
+from calibrations import SCHEDULES, literal_inputs, literal_loss, plan_on_random_examples
 from fixture_types import Checkpoints
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
@@ -32,7 +32,6 @@ from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.linear import LinearBlockQuantizer
 from skipdec.exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.schedule.text import parse_schedule
 
 Reference = Callable[[str], PreTrainedModel]
 
@@ -45,22 +44,13 @@ def rounding_plan(
     schedule: str = "full",
     **options: Any,  # noqa: ANN401
 ) -> RoundingPlan:
-    """Return a plan on the token ids of ``random_examples``: seed 2 to round on, 3 held out."""
     config = RoundingConfig(
         model=str(checkpoint),
         data={"path": Path("rows.jsonl")},
         output=output,
         **{"block_size": 16, "batch_tokens": 24, "schedule": schedule, **options},
     )
-    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
-    return RoundingPlan(
-        config=config,
-        checkpoint=opened,
-        schedule=parse_schedule(schedule, num_layers=opened.model.num_layers),
-        observed=random_examples(2),
-        held_out=random_examples(3),
-        warnings=(),
-    )
+    return plan_on_random_examples(RoundingPlan, config, schedule)
 
 
 def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:

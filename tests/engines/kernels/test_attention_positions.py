@@ -21,9 +21,9 @@ SHAPES = [(8, 8), (24, 24), (64, 64), (64, 16), (80, 40), (96, 72), (128, 128), 
 pytestmark = pytest.mark.skipif(not INSTRUCTION_SETS, reason="the kernels were not compiled")
 
 
-def rates(rotated: int, theta: float = 10_000.0) -> Array:
+def rates(rotated: int) -> Array:
     """Return the rates [R/2] of the default rotary embedding."""
-    return (1.0 / theta ** (np.arange(0, rotated, 2) / rotated)).astype(np.float32)
+    return (1.0 / 10_000.0 ** (np.arange(0, rotated, 2) / rotated)).astype(np.float32)
 
 
 def weight(head_size: int, seed: int) -> Array:

@@ -37,13 +37,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorrt_options, "check_options", lambda options: NO_GPU)
 
 
-def resolved(
-    model: ModelSpec = MODEL,
-    dtype: Any = "float16",  # noqa: ANN401
-    **options: Any,  # noqa: ANN401
-) -> TensorRtOptions:
+def resolved(model: ModelSpec = MODEL, **options: Any) -> TensorRtOptions:  # noqa: ANN401
     values = {"target": "tensorrt-rtx", "tensorrt": {"gpu_arch": "8.9"}, **options}
-    return resolve_options(QuantizationConfig(**values), dtype, model)
+    return resolve_options(QuantizationConfig(**values), "float16", model)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
+from one_operator import kernel_session
 from onnx import TensorProto, helper, numpy_helper
 
 from skipdec.engines.kernels.library import DOMAIN, find_library
@@ -39,13 +39,7 @@ def graph_of_norms(op_type: str, with_bias: bool) -> ir.Model:
 
 
 def run(model: ir.Model, x: np.ndarray) -> list[np.ndarray]:
-    library = find_library()
-    assert library is not None
-    options = onnxruntime.SessionOptions()
-    library.register(options, threads=1)
-    serialised = ir.to_proto(model).SerializeToString()
-    session = onnxruntime.InferenceSession(serialised, options, providers=["CPUExecutionProvider"])
-    results: list[np.ndarray] = session.run(None, {"x": x})
+    results: list[np.ndarray] = kernel_session(ir.to_proto(model), threads=1).run(None, {"x": x})
     return results
 
 

@@ -22,7 +22,7 @@ from built_engines import (
 from canonical_graphs import canonical_graph
 
 from skipdec.engines.manifest import EngineKind, FloatType, TensorRole
-from skipdec.exporter.architecture.architecture import engine_parameters
+from skipdec.exporter.architecture.architecture import kind_parameters
 from skipdec.exporter.graphs.lowering import parameters_as_inputs
 from skipdec.exporter.graphs.trace import trace_engine
 
@@ -36,8 +36,7 @@ def test_initialisers_without_data_equal_the_parameters(
 ) -> None:
     model = tiny_spec(structure)
     initializers = canonical_graph(kind, model, dtype).graph.initializers
-    layer_index = 0 if kind is EngineKind.LAYER else None
-    names = {parameter.name for parameter in engine_parameters(kind, model, layer_index)}
+    names = {parameter.name for parameter in kind_parameters(kind, model)}
     assert {name for name, value in initializers.items() if value.const_value is None} == names
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from built_engines import RandomReader, tiny_spec
+from built_engines import RandomReader, module, tiny_spec
 from fixture_types import Checkpoints
 from verified_bundles import verified
 
@@ -17,8 +17,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
-from skipdec.exporter.architecture.decoder_modules import engine_module
-from skipdec.exporter.architecture.weights import TensorReader, engine_name
+from skipdec.exporter.architecture.weights import engine_name
 from skipdec.exporter.building.journal import content_key
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import BuildConfig, CheckpointSource, ExportConfig
@@ -43,7 +42,7 @@ LEFT_OUT = {
 }
 
 
-def migration_of(model: ModelSpec, alpha: float = 0.5) -> Migration:
+def migration_of(model: ModelSpec) -> Migration:
     """Return factors from 1/16 to 16 wherever the structure allows them."""
     rng = np.random.default_rng(5)
 
@@ -57,19 +56,10 @@ def migration_of(model: ModelSpec, alpha: float = 0.5) -> Migration:
 
     layers = range(model.num_layers)
     return Migration(
-        alpha=alpha,
+        alpha=0.5,
         layers={f"layer_{i:03d}": factors(EngineKind.LAYER, i) for i in layers},
         head=factors(EngineKind.HEAD, None),
     )
-
-
-def module(kind: EngineKind, model: ModelSpec, reader: TensorReader) -> torch.nn.Module:
-    index = 0 if kind is EngineKind.LAYER else None
-    result = engine_module(kind, model)
-    for parameter in engine_parameters(kind, model, index):
-        weight = np.array(parameter.load(reader), np.float32, order="C")
-        result.get_parameter(parameter.name).data = torch.from_numpy(weight)
-    return result
 
 
 @pytest.mark.parametrize("structure", LEFT_OUT)
@@ -80,7 +70,7 @@ def test_migrated_engines_compute_the_same(kind: EngineKind, structure: str) -> 
     index = 0 if kind is EngineKind.LAYER else None
     factors = migration_of(model).of(engine_name(kind, index))
     migrated = module(kind, model, migrated_reader(reader, factors, kind, index, model))
-    own = module(kind, model, reader)
+    own = module(kind, model)
     torch.manual_seed(0)
     hidden = torch.randn(2, 5, model.hidden_size)
     inputs: tuple[torch.Tensor, ...] = (hidden, torch.arange(10))

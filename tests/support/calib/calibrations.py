@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 from skipdec.calib.calibration.config import CalibrationConfig
 from skipdec.calib.calibration.plan import CalibrationPlan
 from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.layerwise.config import LayerwiseConfig
+from skipdec.calib.layerwise.plan import Plan
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
@@ -44,7 +45,7 @@ _ROTARY_SOURCES = {
 }
 
 
-def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
+def random_examples(seed: int) -> tuple[TokenisedExample, ...]:
     """Return ragged texts of random tokens."""
     draw = np.random.default_rng(seed)
     return tuple(
@@ -58,7 +59,7 @@ def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
 
 
 def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> CalibrationPlan:  # noqa: ANN401
-    """Return a plan with the token ids of ``random_examples``, seeds 2 (ranges) and 3 (losses)."""
+    """Return a calibration's plan, as ``plan_on_random_examples``."""
     values = {
         "percentile": 100,
         "num_examples": 4,
@@ -71,8 +72,13 @@ def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> Calibra
         output=Path("ranges.json"),
         **{**values, **options},
     )
-    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
-    return CalibrationPlan(
+    return plan_on_random_examples(CalibrationPlan, config, schedule)
+
+
+def plan_on_random_examples(kind: type[Plan], config: LayerwiseConfig, schedule: str) -> Plan:
+    """Return a plan of ``random_examples``: those of seed 2 are observed, those of 3 held out."""
+    opened = open_checkpoint(config.source)
+    return kind(
         config=config,
         checkpoint=opened,
         schedule=parse_schedule(schedule, num_layers=opened.model.num_layers),

@@ -71,7 +71,7 @@ class Attention:
             attributes,
             types | {"write_indices": TensorProto.INT64},
             ["y", "present_key", "present_value"],
-            self.threads,
+            threads=self.threads,
         )
 
     def random_tokens(self, batch: int, tokens: int, seed: int = 0) -> Array:

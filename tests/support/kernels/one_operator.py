@@ -25,10 +25,11 @@ def operator_session(
     name: str,
     operands: Sequence[str],
     constants: Mapping[str, Array],
-    attributes: Mapping[str, int | float] | None = None,
+    attributes: Mapping[str, int | float],
     types: Mapping[str, int] | None = None,
     outputs: Sequence[str] = ("y",),
-    threads: int = 1,
+    *,
+    threads: int,
 ) -> onnxruntime.InferenceSession:
     """Open a session of one node; ``operands`` are its inputs by position, "" for an omitted one.
 
@@ -36,7 +37,7 @@ def operator_session(
     ``types`` names another type. Shapes are free.
     """
     dtypes = types or {}
-    node = helper.make_node(name, operands, outputs, domain=DOMAIN, **(attributes or {}))
+    node = helper.make_node(name, operands, outputs, domain=DOMAIN, **attributes)
 
     def value(name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, dtypes.get(name, onnx.TensorProto.FLOAT), None)
@@ -50,6 +51,11 @@ def operator_session(
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return kernel_session(model, threads)
+
+
+def kernel_session(model: onnx.ModelProto, threads: int) -> onnxruntime.InferenceSession:
+    """Open a session of ``model``, whose nodes may be skipdec's operators."""
     library = find_library()
     assert library is not None
     options = onnxruntime.SessionOptions()

@@ -49,11 +49,11 @@ def export_config(model: Path, output: Path, **options: Any) -> ExportConfig:  #
 class Watched(Events):
     """Records engines reused from an earlier run, and can interrupt the build of a plan."""
 
-    def __init__(self, interrupt_in: str | None = None, after: int = 5) -> None:
+    def __init__(self, interrupt_in: str | None = None) -> None:
         self.resumed: set[str] = set()
         self.progress: list[tuple[str, str, int, int]] = []
         self._interrupt_in = interrupt_in
-        self._left = after
+        self._left = 5
 
     def part(self, name: str, phase: str, step: int, total: int) -> None:
         self.progress.append((name, phase, step, total))
