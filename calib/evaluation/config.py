@@ -82,7 +82,7 @@ class EvaluationConfig(ValidatedConfig):
     ] = Field(min_length=1, description="those of one NAME are averaged, too")
     data: Annotated[DataConfig, Option()]
     limit: Annotated[int | None, Option()] = Field(
-        default=None, ge=1, description="first N distinct prompts (all)"
+        default=None, ge=1, lt=2**63, description="first N distinct prompts (all)"
     )
     score_only: Annotated[bool, Option()] = Field(
         default=False, description="generate no texts: perplexity only, fast"
@@ -115,7 +115,9 @@ class EvaluationConfig(ValidatedConfig):
         description="time texts until intervals of speed-ups are narrow, or for this long",
     )
     metrics: Annotated[MetricOptions, Option()] = MetricOptions()
-    resamples: int = Field(default=1000, ge=1, description="resamples of the bootstrap")
+    resamples: int = Field(
+        default=1000, ge=1, le=1_000_000, description="resamples of the bootstrap"
+    )
     confidence: float = Field(default=0.95, gt=0, lt=1)
     num_shown: int = Field(default=5, ge=0, description="texts side by side in DIR")
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ...engines.checking import Option, ValidatedConfig
+from ...engines.constants import integer
+from ...engines.manifest import MAX_TOKENS
 from ..data.data import DataConfig
 
 DEFAULT_VOCAB_SIZE = 2000
@@ -17,6 +19,7 @@ FULL = "full"  # the schedule that runs every layer
 _FOR_WHOLE_MODELS = ("from_scratch", "distill", "lora", "gradient_checkpointing")
 _SPEC = Option(metavar="SPEC")
 _DRAFT_LAYER_RATE = 2e-3
+_MAX_ROWS = integer("max_rows")  # of a batch, and of an adapter's matrix
 
 
 class DraftObjective(ValidatedConfig):
@@ -68,7 +71,10 @@ class TuneConfig(ValidatedConfig):
         description="layers=12,width=256,heads=4[,family=llama,ffn=,…]",
     )
     vocab_size: Annotated[int | None, Option()] = Field(
-        default=None, ge=300, description="vocabulary of the tokenizer to train (2000)"
+        default=None,
+        ge=300,
+        le=MAX_TOKENS,
+        description="vocabulary of the tokenizer to train (2000)",
     )
     save_dtype: Literal["float32", "float16", "bfloat16"] = Field(
         default="float32", description="type of the written weights"
@@ -101,11 +107,11 @@ class TuneConfig(ValidatedConfig):
         default=None, ge=1, description="instead of --epochs"
     )
     batch_size: Annotated[int, Option("-b")] = Field(
-        default=16, ge=1, description="examples per device and batch"
+        default=16, ge=1, le=_MAX_ROWS, description="examples per device and batch"
     )
     gradient_accumulation: int = Field(default=1, ge=1, description="batches per step")
     lora: Annotated[int | None, Option(metavar="RANK")] = Field(
-        default=None, ge=1, description="train adapters only; needs peft"
+        default=None, ge=1, le=_MAX_ROWS, description="train adapters only; needs peft"
     )
     seed: int = Field(
         default=0, ge=0, le=2**32 - 1, description="seed of data order and fresh weights"

@@ -154,11 +154,14 @@ def test_seeds_decide_sampled_texts(config: EvaluationConfig) -> None:
     assert texts(1) == texts(1) != texts(2)
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", 2**32), ("temperature", 1e7)])
-def test_values_that_sampling_refuses_are_refused_before_a_bundle_is_opened(
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", 2**32), ("temperature", 1e7), ("limit", 2**63), ("resamples", 10**12)],
+)
+def test_values_beyond_any_use_are_refused_before_a_bundle_is_opened(
     config: EvaluationConfig, name: str, value: float
 ) -> None:
-    with pytest.raises(UsageError, match=f"{name} is .*; allowed: .* or less"):
+    with pytest.raises(UsageError, match=f"{name} is .*; allowed: .*"):
         config.updated(**{name: value})
 
 

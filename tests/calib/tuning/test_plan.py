@@ -169,6 +169,12 @@ def test_invalid_numbers_are_refused(field: str, settings: Settings) -> None:
         settings(**{field: 2**32 if field == "seed" else math.inf})
 
 
+@pytest.mark.parametrize("field", ["vocab_size", "batch_size", "lora"])
+def test_sizes_beyond_any_model_are_refused(field: str, settings: Settings) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{field} is 10+; allowed: \d+ or less"):
+        settings(**{field: 10**23})
+
+
 def test_an_adapter_next_to_merged_weights_is_refused(settings: Settings, model: Path) -> None:
     (model / "adapter_config.json").write_text("{}")
     with pytest.raises(

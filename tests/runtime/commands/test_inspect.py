@@ -54,6 +54,13 @@ def test_a_batch_size_over_the_limit_is_refused(bundle: Path) -> None:
         assert f"{option} is 65537; allowed: 65536 or less" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--prompt-len", "--gen-len"])
+def test_a_length_over_the_limit_is_refused(bundle: Path, option: str) -> None:
+    done = run("inspect", bundle, option, 10**23)
+    assert done.exit_code == 2
+    assert "allowed: 1048576 or less" in done.stderr
+
+
 def test_slots_show_the_cost_of_mixed_depths(bundle: Path) -> None:
     steep = ["--schedule=exponential:max=12,min=2,rate=5,horizon=12", "--slots=8"]
     steep += ["--prompt-len=1", "--gen-len=12"]
