@@ -7,7 +7,7 @@
 namespace skipdec {
 namespace {
 
-constexpr std::size_t kX = 0, kWeight = 1, kScale = 2, kBias = 3, kResidual = 4;
+constexpr std::size_t kX = 0, kWeight = 1, kScale = 2, kBias = 3;
 
 bool has_shape(const Tensor& tensor, std::array<std::int64_t, 4> dims, std::size_t rank) {
   return tensor.rank == rank && std::equal(dims.begin(), dims.begin() + rank, tensor.dims.begin());
@@ -35,20 +35,6 @@ bool is_packed(const BlockWeights& weights) {
 std::int64_t groups_of_a_task(const BlockRows& rows) {
   constexpr std::int64_t kElements = 32768;
   return std::max<std::int64_t>(1, kElements / (rows.depth * rows.group));
-}
-
-// Threads take parts as they become free, so a thread on a busy core delays the others by at most
-// one part: 128 to 256 KB of weights, or a sixteenth of small weights, in pairs of panels for gated
-// products. Small products are a single part.
-std::int64_t panels_of_a_task(const BlockWeights& weights, std::int64_t rows) {
-  constexpr std::int64_t kTasks = 16;
-  const std::int64_t elements = weights.panels() * weights.padded_depth() * kPanelColumns;
-  if (is_small(elements, rows)) return weights.panels();
-  const std::int64_t bytes = 32 * 1024 * weights.bits;
-  const std::int64_t of_bytes = bytes / panel_bytes(weights.padded_depth(), weights.bits);
-  const std::int64_t panels =
-      std::max<std::int64_t>(1, std::min(of_bytes, weights.panels() / kTasks));
-  return weights.columns.is_gated ? (panels + 1) / 2 * 2 : panels;
 }
 
 }  // namespace
@@ -83,22 +69,11 @@ BlockLinear<kBits>::BlockLinear(const NodeInfo& node) : instruction_set_(chosen_
 
 template <int kBits>
 void BlockLinear<kBits>::compute(const CallContext& call) const {
-  const Tensor x = call.input(kX), residual = call.input(kResidual);
-  require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
-  const std::int64_t depth = x.last(), beyond = weights_.padded_depth() - depth;
-  require(x.rank > 0 && beyond >= 0 && beyond < weights_.block_size,
-          "x must be [..., K] with the K of weight");
-  Tensor y = x;
-  y.dims[y.rank - 1] = weights_.columns.results();
-  BlockRows rows;
-  rows.depth = depth;
-  rows.count = x.size() / depth;
-  rows.values = x.as<float>();
-  rows.residual = residual.as<float>();
-  rows.result = call.output(0, y.dims, y.rank).as<float>();
-  if (rows.count == 0) return;
-  require_residual(weights_.columns, residual, y);
-  run(call, rows);
+  const Tensor x = call.input(kX);
+  const std::int64_t beyond = weights_.padded_depth() - x.last();
+  const bool fits = beyond >= 0 && beyond < weights_.block_size;
+  BlockRows rows{product_rows(call, weights_.columns, x, kBias, fits)};
+  if (rows.count > 0) run(call, rows);
 }
 
 template <int kBits>
@@ -115,8 +90,12 @@ void BlockLinear<kBits>::run(const CallContext& call, BlockRows& rows) const {
   call.parallel_for(
       rows.groups(), groups_of_a_task(rows),
       [&](std::int64_t begin, std::int64_t end) { kernels.quantize(weights_, rows, begin, end); });
+  constexpr std::int64_t kElements = 256 * 1024;  // 128 to 256 KB
+  const std::int64_t together = weights_.columns.is_gated ? 2 : 1;
   call.parallel_for(
-      weights_.panels(), panels_of_a_task(weights_, rows.count),
+      weights_.panels(),
+      blocks_of_a_task(weights_.panels(), weights_.padded_depth() * kPanelColumns, rows.count,
+                       kElements, together),
       [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
 

@@ -46,19 +46,13 @@ struct BlockWeights {
   std::int64_t panels() const { return columns.blocks(); }
 };
 
-// Rows of a call. The caller owns all memory. Rows are quantised in groups of R, the number that a
-// kernel multiplies together; the data of each block of a group is contiguous. The last group may
-// be smaller.
-struct BlockRows {
-  std::int64_t count = 0;              // M
-  std::int64_t depth = 0;              // K
+// Rows are quantised in groups of R, the number that a kernel multiplies together; the data of each
+// block of a group is contiguous. The last group may be smaller.
+struct BlockRows : ProductRows {
   std::int64_t group = 0;              // R
-  const float* values = nullptr;       // [M, K]
   std::int8_t* codes = nullptr;        // [M / R, blocks, R, block_size], 64-byte aligned
   float* scale = nullptr;              // [M / R, blocks, R]
   std::int32_t* correction = nullptr;  // [M / R, blocks, R]: where the kernel's sums start
-  const float* residual = nullptr;     // [M, N] or nullptr; may be result; not in a gated product
-  float* result = nullptr;             // [M, columns.results()]
 
   // Returns the number of bytes of codes. They include one more block of a group after the last,
   // which kernels may read but do not use.

@@ -7,7 +7,7 @@
 namespace skipdec {
 namespace {
 
-enum Input : std::size_t { kX, kWeight, kBias, kResidual };
+enum Input : std::size_t { kX, kWeight, kBias };
 
 // Returns the bytes of a weight of ``type``; 0 if no weight has it.
 std::int64_t size_of(abi::ElementType type) {
@@ -43,17 +43,6 @@ std::int64_t panels_of_a_task(std::int64_t panels, std::int64_t elements) {
   return std::max<std::int64_t>(1, kElements * panels / elements);
 }
 
-// Threads take parts as they become free, so a thread on a busy core delays the others by at most
-// one part: about 128 KB of weights, or a sixteenth of small weights, in complete tiles. Small
-// products are a single part; a weight takes as long as its number of bytes in int8 weights.
-std::int64_t blocks_of_a_task(const FloatWeights& weights, std::int64_t rows) {
-  constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
-  if (is_small(weights.blocks() * weights.block_bytes(), rows)) return weights.blocks();
-  const std::int64_t of_bytes = kBytes / weights.block_bytes();
-  const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
-  return std::max(std::int64_t{1}, (blocks + kTile - 1) / kTile) * kTile;
-}
-
 // Returns the number of rows that a thread multiplies by all weights, or 0 if threads divide the
 // columns instead. Small weights stay in each thread's L2 cache, while many packed rows would not.
 std::int64_t rows_of_a_task(const FloatWeights& weights, std::int64_t rows) {
@@ -70,17 +59,8 @@ FloatLinear::FloatLinear(const NodeInfo& node)
       multiply_(multiply_of(kernels_, node.constant(kWeight).type)) {}
 
 void FloatLinear::compute(const CallContext& call) const {
-  const Tensor x = call.input(kX), residual = call.input(kResidual);
-  require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
-  require(x.rank > 0 && x.last() == weights_.depth, "x must be [..., K] with the K of weight");
-  Tensor y = x;
-  y.dims[y.rank - 1] = weights_.columns.results();
-  require_residual(weights_.columns, residual, y);
-  FloatRows rows;
-  rows.count = x.size() / weights_.depth;
-  rows.values = x.as<float>();
-  rows.residual = residual.as<float>();
-  rows.result = call.output(0, y.dims, y.rank).as<float>();
+  const Tensor x = call.input(kX);
+  FloatRows rows{product_rows(call, weights_.columns, x, kBias, x.last() == weights_.depth)};
   if (rows.count > 0) run(call, rows);
 }
 
@@ -97,8 +77,10 @@ void FloatLinear::run(const CallContext& call, FloatRows& rows) const {
         panels, panels_of_a_task(panels, rows.count * weights_.depth),
         [&](std::int64_t begin, std::int64_t end) { kernels_.pack(weights_, rows, begin, end); });
   }
+  constexpr std::int64_t kBytes = 128 * 1024, kTile = 4;
   call.parallel_for(
-      weights_.blocks(), blocks_of_a_task(weights_, rows.count),
+      weights_.blocks(),
+      blocks_of_a_task(weights_.blocks(), weights_.block_bytes(), rows.count, kBytes, kTile),
       [&](std::int64_t begin, std::int64_t end) { multiply_(weights_, rows, begin, end); });
 }
 
@@ -112,12 +94,12 @@ void FloatLinear::run_by_rows(const CallContext& call, const FloatRows& rows,
   auto* packed = static_cast<float*>(scratch.reserve(tasks * floats * sizeof(float)));
   const std::int64_t results = weights_.columns.results();
   call.parallel_for(rows.count, step, [&](std::int64_t begin, std::int64_t end) noexcept {
-    FloatRows part;
+    FloatRows part = rows;
     part.count = end - begin;
-    part.values = rows.values + begin * weights_.depth;
+    part.values += begin * weights_.depth;
     part.packed = packed + static_cast<std::size_t>(begin / step) * floats;
-    part.residual = rows.residual == nullptr ? nullptr : rows.residual + begin * results;
-    part.result = rows.result + begin * results;
+    if (part.residual != nullptr) part.residual += begin * results;
+    part.result += begin * results;
     if (part.count > 1) kernels_.pack(weights_, part, 0, kernels_.panels(part.count));
     multiply_(weights_, part, 0, weights_.blocks());
   });

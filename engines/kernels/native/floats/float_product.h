@@ -26,13 +26,8 @@ struct FloatWeights {
   std::int64_t block_bytes() const { return depth * kBlockColumns * size; }
 };
 
-// Rows of a call. The caller owns all memory.
-struct FloatRows {
-  std::int64_t count = 0;           // M
-  const float* values = nullptr;    // [M, K]
-  float* packed = nullptr;          // FloatKernels::packed_floats, 64-byte aligned
-  const float* residual = nullptr;  // [M, N] or nullptr; may be result; not in a gated product
-  float* result = nullptr;          // [M, columns.results()]
+struct FloatRows : ProductRows {
+  float* packed = nullptr;  // FloatKernels::packed_floats, 64-byte aligned
 };
 
 // Kernels of one instruction set. Calls on disjoint ranges may run concurrently.

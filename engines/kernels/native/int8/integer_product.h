@@ -32,15 +32,9 @@ struct IntegerWeights {
   std::int64_t blocks() const { return columns.blocks(); }
 };
 
-// Rows of a call. The caller owns all memory.
-struct IntegerRows {
-  std::int64_t count = 0;           // M
-  std::int64_t depth = 0;           // K
-  const float* values = nullptr;    // [M, K]
-  std::uint8_t* codes = nullptr;    // IntegerKernels::code_bytes, 64-byte aligned
-  float* scale = nullptr;           // [M]
-  const float* residual = nullptr;  // [M, N] or nullptr; may be result; not in a gated product
-  float* result = nullptr;          // [M, columns.results()]
+struct IntegerRows : ProductRows {
+  std::uint8_t* codes = nullptr;  // IntegerKernels::code_bytes, 64-byte aligned
+  float* scale = nullptr;         // [M]
 };
 
 // Kernels of one instruction set. Calls on disjoint ranges may run concurrently.

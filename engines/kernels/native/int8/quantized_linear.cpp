@@ -7,7 +7,7 @@
 namespace skipdec {
 namespace {
 
-constexpr std::size_t kX = 0, kWeight = 1, kScale = 2, kOffset = 3, kBias = 4, kResidual = 5;
+constexpr std::size_t kX = 0, kWeight = 1, kScale = 2, kOffset = 3, kBias = 4;
 
 bool has_shape(const Tensor& tensor, std::int64_t size) {
   return tensor.rank == 1 && tensor.dims[0] == size;
@@ -37,28 +37,11 @@ bool is_packed(const IntegerWeights& weights) {
   return true;
 }
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // Returns the number of rows that take about 5 µs, so that one row or a few short ones use one
 // thread.
 std::int64_t rows_of_a_task(const IntegerRows& rows) {
   constexpr std::int64_t kElements = 16384;
   return std::max<std::int64_t>(1, kElements / rows.depth);
-}
-
-// Threads take parts as they become free, so a thread on a busy core delays the others by at most
-// one part: about 256 KB of weights, which the L2 cache holds for all rows, or a sixteenth of small
-// weights. Parts are multiples of four blocks, which kernels read together. Small products are a
-// single part.
-std::int64_t blocks_of_a_task(const IntegerWeights& weights, std::int64_t rows) {
-  constexpr std::int64_t kBytes = 256 * 1024, kTasks = 16, kTogether = 4;
-  const std::int64_t elements = weights.blocks() * weights.padded_depth * kBlockColumns;
-  if (is_small(elements, rows)) return weights.blocks();
-  const std::int64_t of_bytes = kBytes / (weights.padded_depth * kBlockColumns);
-  const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
-  return rounded_up(std::max<std::int64_t>(1, blocks), kTogether);
 }
 
 }  // namespace
@@ -87,21 +70,11 @@ QuantizedLinear::QuantizedLinear(const NodeInfo& node)
 }
 
 void QuantizedLinear::compute(const CallContext& call) const {
-  const Tensor x = call.input(kX), residual = call.input(kResidual);
-  require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
-  require(x.rank > 0 && rounded_up(x.last(), kDepthMultiple) == weights_.padded_depth,
-          "x must be [..., K] with the K of weight");
-  Tensor y = x;
-  y.dims[y.rank - 1] = weights_.columns.results();
-  IntegerRows rows;
-  rows.depth = x.last();
-  rows.count = x.size() / rows.depth;
-  rows.values = x.as<float>();
-  rows.residual = residual.as<float>();
-  rows.result = call.output(0, y.dims, y.rank).as<float>();
-  if (rows.count == 0) return;
-  require_residual(weights_.columns, residual, y);
-  run(call, rows);
+  const Tensor x = call.input(kX);
+  const std::int64_t beyond = weights_.padded_depth - x.last();
+  const bool fits = beyond >= 0 && beyond < kDepthMultiple;
+  IntegerRows rows{product_rows(call, weights_.columns, x, kBias, fits)};
+  if (rows.count > 0) run(call, rows);
 }
 
 void QuantizedLinear::run(const CallContext& call, IntegerRows& rows) const {
@@ -114,8 +87,12 @@ void QuantizedLinear::run(const CallContext& call, IntegerRows& rows) const {
   call.parallel_for(rows.count, rows_of_a_task(rows), [&](std::int64_t begin, std::int64_t end) {
     kernels.quantize(weights_, rows, begin, end);
   });
+  constexpr std::int64_t kBytes = 256 * 1024;  // which the L2 cache holds for all rows
+  constexpr std::int64_t kTogether = 4;        // blocks that kernels read together
   call.parallel_for(
-      weights_.blocks(), blocks_of_a_task(weights_, rows.count),
+      weights_.blocks(),
+      blocks_of_a_task(weights_.blocks(), weights_.padded_depth * kBlockColumns, rows.count, kBytes,
+                       kTogether),
       [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
 

@@ -1,4 +1,5 @@
-// The columns of a product: their order in packed weights, and the operations after their sums.
+// The columns of a product: their order in packed weights, the operations after their sums, and
+// the rows of a call.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 namespace skipdec {
 
+class CallContext;
 class NodeInfo;
 struct Tensor;
 
@@ -48,8 +50,26 @@ Columns columns_of(const NodeInfo& node, std::int64_t count);
 // another shape.
 const float* bias_of(const NodeInfo& node, std::size_t input, const Columns& columns);
 
-// Throws OperatorError unless ``residual`` is absent, or has the shape of the result ``y`` of a
-// product that is not gated.
-void require_residual(const Columns& columns, const Tensor& residual, const Tensor& y);
+// The rows that a call multiplies. The caller owns all memory.
+struct ProductRows {
+  std::int64_t count = 0;           // M
+  std::int64_t depth = 0;           // K
+  const float* values = nullptr;    // [M, K]
+  const float* residual = nullptr;  // [M, N] or nullptr; may be result; not in a gated product
+  float* result = nullptr;          // [M, columns.results()]
+};
+
+// Returns the rows of a call whose inputs are x [..., K], the weights, a bias at index ``bias``,
+// and a residual. Throws OperatorError unless the weights have K rows (``fits``), a bias is in
+// ``columns``, and a residual has the shape of the result of a product that is not gated.
+ProductRows product_rows(const CallContext& call, const Columns& columns, const Tensor& x,
+                         std::size_t bias, bool fits);
+
+// Returns how many blocks of 16 columns, a multiple of ``together``, a task multiplies by ``rows``
+// rows. A block takes as long as ``size`` weights of int8. Threads take tasks as they become free,
+// so a thread on a busy core delays the others by at most one task: blocks of size ``most``, or a
+// sixteenth of small weights. Small products are a single task.
+std::int64_t blocks_of_a_task(std::int64_t blocks, std::int64_t size, std::int64_t rows,
+                              std::int64_t most, std::int64_t together);
 
 }  // namespace skipdec
