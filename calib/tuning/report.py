@@ -139,7 +139,7 @@ def make_report(
     seconds: Mapping[str, float],
     processes: int,
     device: str,
-    drafts: DraftReport | None = None,
+    drafts: DraftReport | None,
 ) -> TuningReport:
     """Combine the options of ``plan``, Trainer's state, and ``losses`` on held-out examples."""
     examples, num_steps = plan.data.examples, state.global_step

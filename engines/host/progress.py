@@ -159,7 +159,7 @@ def run_job(
     write: Callable[[Report, Events], None] | None = None,
     document: Callable[[Report], Any] = lambda report: report,
     as_json: bool,
-    quiet: bool = False,
+    quiet: bool,
     verbose: bool = False,
     advice: Callable[[], str] | None = None,
 ) -> Report | None:

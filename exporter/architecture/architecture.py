@@ -58,14 +58,9 @@ def family_architecture(model_type: str) -> Architecture:
     return architecture
 
 
-def architecture_of(model: ModelSpec) -> Architecture:
-    """Return the family of ``model``. Raises UsageError if the exporter does not know it."""
-    return family_architecture(model.family)
-
-
 def decoder_of(model: ModelSpec) -> Decoder:
     """Return ``model`` as data."""
-    return architecture_of(model).decoder(model)
+    return family_architecture(model.family).decoder(model)
 
 
 def engine_parameters(

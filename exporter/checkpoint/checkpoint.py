@@ -157,7 +157,7 @@ def resolve_schedule(
     return trained
 
 
-def read_model(directory: CheckpointDirectory, max_seq_len: int | None = None) -> ModelSpec:
+def read_model(directory: CheckpointDirectory, max_seq_len: int | None) -> ModelSpec:
     """Return the structure that config.json and generation_config.json describe.
 
     Raises CheckpointError for a file that can't be read, and like `model_spec`.

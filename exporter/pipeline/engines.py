@@ -90,7 +90,7 @@ class CheckpointEngines(EngineSource):
         directory: Path,
         journal: Journal,
         stages: Stages,
-        draft: TrainedDraftLayer | None = None,
+        draft: TrainedDraftLayer | None,
     ) -> None:
         self.tool_versions = tool_versions()
         self._checkpoint = checkpoint

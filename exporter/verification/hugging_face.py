@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...engines.manifest import FloatType, ModelSpec
-from ..architecture.architecture import architecture_of, decoder_of
+from ..architecture.architecture import decoder_of, family_architecture
 from ..architecture.weights import TensorReader
 
 ReadTensor = Callable[[str], Tensor]
@@ -29,7 +29,7 @@ def hugging_face_logits(
 
     A module's weights are in memory only while it runs, so that models larger than memory work.
     """
-    reference = architecture_of(model).reference_model(model).eval()
+    reference = family_architecture(model.family).reference_model(model).eval()
     weights, chosen = _weights(model, dtype, reader), getattr(torch, computes_in)
     for path, module in reference.named_modules():
         _read_when_run(path, module, lambda name: weights(name).to(chosen))
@@ -41,7 +41,7 @@ def hugging_face_logits(
 
 def hugging_face_model(model: ModelSpec, dtype: FloatType, reader: TensorReader) -> Any:  # noqa: ANN401
     """Return the family's Hugging Face model in float32, its weights rounded to ``dtype``."""
-    reference: Any = architecture_of(model).reference_model(model)
+    reference: Any = family_architecture(model.family).reference_model(model)
     read = _weights(model, dtype, reader)
     reference.load_state_dict({name: read(name) for name in reference.state_dict()}, assign=True)
     if model.tie_word_embeddings:

@@ -35,9 +35,7 @@ class Tolerance:
     median: float
 
 
-def engine_tolerance(
-    precision: PrecisionSpec, kind: EngineKind, form: str = DEFAULT_TARGET
-) -> Tolerance:
+def engine_tolerance(precision: PrecisionSpec, kind: EngineKind, form: str) -> Tolerance:
     """Return the tolerance on a CPU: float32 0.0001, float16 0.005, others as follows.
 
     With skipdec's kernels (``form``), activations are float32 and the reference has the same

@@ -19,7 +19,7 @@ from ...engines.manifest import ModelSpec
 
 with collection_paused():
     from ...engines.backends.ort import use_shared_thread_pool
-    from ..architecture.architecture import architecture_of
+    from ..architecture.architecture import family_architecture
     from .bundle import verify_bundle
     from .report import VerificationRequest
 
@@ -66,7 +66,7 @@ def main() -> None:
 def _prepare(model: ModelSpec) -> None:
     """Build the reference once, without memory for parameters, to trigger its imports."""
     with collection_paused():
-        architecture_of(model).reference_model(model)
+        family_architecture(model.family).reference_model(model)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from skipdec.engines.errors import UnsupportedModelError
 from skipdec.exporter.architecture.architecture import (
-    architecture_of,
     expected_tensors,
+    family_architecture,
     family_config,
 )
 from skipdec.exporter.architecture.llama.members import MEMBERS
@@ -134,7 +134,7 @@ def test_published_sizes_have_the_published_number_of_parameters(name: str, mill
 def test_a_reference_model_rotates_with_real_frequencies() -> None:
     rope = {"rope_type": "yarn", "rope_theta": 5000.0, **SCALINGS["yarn"]}
     model = spec_of({"model_type": "qwen3", **TINY, "rope_parameters": rope}).model_spec()
-    rotary = architecture_of(model).reference_model(model).model.rotary_emb
+    rotary = family_architecture(model.family).reference_model(model).model.rotary_emb
     np.testing.assert_allclose(LlamaSpec.of(model).frequencies(), rotary.inv_freq, rtol=3e-7)
 
 
