@@ -73,18 +73,7 @@ def test_resume_keeps_the_files_of_an_interrupted_run_but_not_its_manifest(tmp_p
         assert list(writer.directory.iterdir()) == []
 
 
-def test_a_second_writer_is_refused_with_the_first_writers_process_id(tmp_path: Path) -> None:
-    with (
-        BundleWriter(tmp_path / "bundle"),
-        pytest.raises(BundleError, match=f"process {os.getpid()}"),
-        BundleWriter(tmp_path / "bundle"),
-    ):
-        pass
-    with BundleWriter(tmp_path / "bundle"):
-        pass  # the lock is free
-
-
-def test_a_killed_writer_does_not_block_the_next(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_until_the_first_ends_even_if_killed(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path;"
         "from skipdec.engines.bundle.writer import BundleWriter;"
