@@ -249,7 +249,9 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
     inputs = prepare(timed)
     assert len(inputs.examples[0].prompt_token_ids) == 63
     assert (len(inputs.prompt), inputs.num_tokens) == (62, 2)
-    assert fit(timed, Generator.open).measured is not None
+    result = fit(timed, Generator.open)
+    assert result.measured is not None
+    assert result.measured.turns >= 3
 
 
 def test_a_fit_for_calls_chooses_by_calls(config: FitConfig) -> None:
@@ -267,14 +269,6 @@ def test_a_fit_for_calls_chooses_by_calls(config: FitConfig) -> None:
     assert prompts == {"full", "decay"}
     assert result.chosen.expected.call is not None
     assert result.chosen.expected.call >= 1.3
-
-
-def test_timing_runs_real_texts(config: FitConfig) -> None:
-    # The chosen schedule depends on the speed of this machine.
-    timed = config.updated(target_speedup=None, max_loss="100", seconds=0.01)
-    result = fit(timed, Generator.open)
-    assert result.measured is not None
-    assert result.measured.turns >= 3
 
 
 def test_bad_rows_and_choices_are_refused_before_engines_load(
@@ -295,16 +289,6 @@ def test_bad_rows_and_choices_are_refused_before_engines_load(
         with pytest.raises(UsageError, match=message):
             fit(config.updated(**changes), never_opened)  # type: ignore[arg-type]
     never_opened.assert_not_called()
-
-
-def test_long_rows_are_dropped_on_request_with_a_warning(config: FitConfig, tmp_path: Path) -> None:
-    path = tmp_path / "long.jsonl"
-    rows = [{"prompt": prompt, "completion": "yes"} for prompt in ("a", "b" * 70)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    events = RecordedEvents()
-    data = DataConfig(path=path, long_prompts="drop")
-    fit(config.updated(data=data), Generator.open, events)
-    assert "left out, too long: 1 of 2 rows" in events.warnings
 
 
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
