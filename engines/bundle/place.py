@@ -141,7 +141,7 @@ class Place:
         The caller holds the lock and has called ``repair``. The replaced result is deleted last. If
         the kernel and the file system can exchange two names, ``target`` exists throughout;
         otherwise it is missing between two renames, and ``repair`` restores it after a crash. If
-        it can't be moved, both stay where they were.
+        it can't be moved, both stay where they were. Its owner and mode don't matter.
         """
         sync_tree(directory)
         if not self.target.exists() or is_empty_directory(self.target):
@@ -154,14 +154,14 @@ class Place:
             self.target.rename(self.old)
             directory.rename(self.target)
         sync(self.target.parent)
-        self.delete(self.old)
+        self._remove(self.old)
 
     def _require_movable(self) -> None:
         """Raise BundleError, before the work, if the existing result can't be moved at its end.
 
-        It tries to rename the result to a directory that has an entry, which always fails. For a
-        mount, and for a directory of an image's layer (overlayfs), the error is another one. An
-        empty directory of a layer may be replaced nevertheless.
+        It tries to rename the result to a directory that has an entry, which always fails, for a
+        mount, a directory of an image's layer (overlayfs), and another user's in a directory like
+        /tmp with another error. An empty directory of a layer may be replaced nevertheless.
         """
         if not self.target.exists():
             return
@@ -170,13 +170,10 @@ class Place:
         try:
             self.target.rename(self.old)
         except OSError as error:
-            is_layer = error.errno == errno.EXDEV and not is_empty_directory(self.target)
-            if is_layer or error.errno == errno.EBUSY:
-                raise BundleError(
-                    str(self.target),
-                    f"can't be replaced on this file system ({error.strerror}); remove it first, "
-                    "or choose another name",
-                ) from error
+            is_empty_layer = error.errno == errno.EXDEV and is_empty_directory(self.target)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not is_empty_layer:
+                problem = f"can't be replaced here ({error.strerror}); remove it, or choose another"
+                raise BundleError(str(self.target), f"{problem} name") from error
         finally:
             (self.old / "entry").unlink()
             self.old.rmdir()
@@ -188,8 +185,11 @@ class Place:
         """
         require_own_directory(directory)
         if directory.exists():
-            (directory / self.mark).unlink(missing_ok=True)
-            shutil.rmtree(directory)
+            self._remove(directory)
+
+    def _remove(self, directory: Path) -> None:
+        (directory / self.mark).unlink(missing_ok=True)
+        shutil.rmtree(directory)
 
     def check(self, *, force: bool, reads: Iterable[str | Path | None] = ()) -> None:
         """Raise UsageError with all ``problems``, if any, after deleting leftovers by ``sweep``."""
@@ -226,6 +226,8 @@ class Place:
                 problems += [f"holds what is read, {path}; choose another name" for path in held]
             elif not force:
                 problems.append("exists; pass --force to replace it, or choose another name")
+            elif not os.access(target, os.W_OK | os.X_OK):
+                problems.append("can't be replaced: no permission to delete files in it")
         ancestor = next((parent for parent in target.parents if parent.exists()), target)
         if not ancestor.is_dir():
             problems.append(f"lies below {ancestor}, which is not a directory")

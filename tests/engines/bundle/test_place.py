@@ -113,14 +113,14 @@ def test_an_error_leaves_the_old_result(place: Place) -> None:
     assert seen(place) == ("first", ["result"])
 
 
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY, errno.EPERM])
 def test_a_result_that_cannot_be_renamed_is_refused_before_work(
     place: Place, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     write(place, "first")
     refuse_to_move(place.target, code, monkeypatch)
     with (
-        pytest.raises(BundleError, match="can't be replaced on this file system"),
+        pytest.raises(BundleError, match="can't be replaced here"),
         place.locked(force=True),
     ):
         pytest.fail("the work began")
@@ -137,6 +137,26 @@ def test_a_result_replaces_an_empty_image_directory_but_no_mount(
             write(place, "first")
     refuse_to_move(place.target, errno.EXDEV, monkeypatch)
     write(place, "first")
+    assert seen(place) == ("first", ["result"])
+
+
+def test_a_result_that_others_may_write_to_is_replaced(place: Place) -> None:
+    write(place, "first")
+    place.target.chmod(0o777)
+    write(place, "second", force=True)
+    assert seen(place) == ("second", ["result"])
+
+
+def test_a_result_whose_files_may_not_be_deleted_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(place, "first")
+    access = os.access  # root may always
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != place.target and access(path, mode)
+    )
+    with pytest.raises(UsageError, match="no permission to delete files in it"):
+        write(place, "second", force=True)
     assert seen(place) == ("first", ["result"])
 
 
