@@ -71,6 +71,7 @@ class RunningBatch:
         self._rows: list[Row] = []  # running, in order of admission
         self._next_number = self._next_row = 0
         self._failures_in_a_row = 0
+        self._deltas: list[StreamDelta] = []  # of the present step
         self._step_end = 0.0
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
@@ -175,29 +176,30 @@ class RunningBatch:
         raised at once, after ending all running rows.
         """
         self._loaded.engines.require_held(self._slots)
+        self._deltas = []
         action = self._scheduler.next_action(perf_counter())
         try:
             with self._loaded.engines.step():
                 match action:
                     case Prefill(numbers):
-                        deltas = self._prefill(numbers)
+                        self._prefill(numbers)
                     case Chunk():
-                        deltas = self._chunk(action)
+                        self._chunk(action)
                     case Decode():
-                        deltas = self._decode()
+                        self._decode()
                     case Wait():
                         return []
         except BaseException as error:
             if self._config.failures == "raise" or isinstance(error, ClosedError):
                 raise
-            deltas = self._fail_all(str(error) or type(error).__name__, action)
+            self._fail_all(str(error) or type(error).__name__, action)
             self._failures_in_a_row += 1
             if not isinstance(error, SkipDecError) or self._failures_in_a_row >= _MAX_FAILURES:
                 raise
             _LOGGER.exception("an engine failed; running rows end, waiting requests go on")
-            return deltas
-        self._failures_in_a_row = 0
-        return deltas
+        else:
+            self._failures_in_a_row = 0
+        return self._deltas
 
     def has_ended(self, number: int) -> bool:
         """Return whether all completions of a request have ended.
@@ -271,15 +273,15 @@ class RunningBatch:
             self._counters.histograms.queue_seconds.observe(now - self._requests[number].start)
         self.on_admission(numbers)
 
-    def _prefill(self, numbers: Sequence[int]) -> list[StreamDelta]:
+    def _prefill(self, numbers: Sequence[int]) -> None:
         self._announce(numbers)
         requests = [self._requests[number] for number in numbers]
         start = perf_counter()
         logits = self._slots.prefill([request.prompt for request in requests])
         self._counters.count_prefill(perf_counter() - start)
-        return self._begin(requests, logits)
+        self._begin(requests, logits)
 
-    def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
+    def _chunk(self, chunk: Chunk) -> None:
         request = self._requests[chunk.number]
         if chunk.is_first:
             self._announce([chunk.number])
@@ -287,21 +289,20 @@ class RunningBatch:
         start = perf_counter()
         logits = self._slots.chunk(self.limits.chunk_tokens)
         self._counters.count_prefill(perf_counter() - start)
-        if logits is None:
-            return []
-        self._scheduler.prompt_ran()
-        return self._begin([request], logits)
+        if logits is not None:
+            self._scheduler.prompt_ran()
+            self._begin([request], logits)
 
-    def _begin(self, requests: Sequence[RunningRequest], logits: StepLogits) -> list[StreamDelta]:
+    def _begin(self, requests: Sequence[RunningRequest], logits: StepLogits) -> None:
         """Sample the first token of each row; ``logits`` are those of the requests' prompts."""
         rows = [row for request in requests for row in request.rows]
         owners = [index for index, request in enumerate(requests) for _ in request.rows]
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
         fed = [prompt_end(row) for row in rows]
-        return self._accept(rows, fed, logits, owners)
+        self._accept(rows, fed, logits, owners)
 
-    def _decode(self) -> list[StreamDelta]:
+    def _decode(self) -> None:
         clock = self._loaded.engines.clock
         start, begun, rows = perf_counter(), clock(), self._rows[:]
         fed = self._decoding.feed(rows)
@@ -316,10 +317,9 @@ class RunningBatch:
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start
         firsts = accumulate((len(step.tokens) for step in fed), initial=0)
-        deltas = self._accept(rows, fed, logits, firsts)
+        self._accept(rows, fed, logits, firsts)
         seconds = clock() - begun
         self._decoding.passed(fed, seconds, searching, is_first=self._slots.has_found_route)
-        return deltas
 
     def _accept(
         self,
@@ -327,12 +327,12 @@ class RunningBatch:
         fed: Sequence[StepRow],
         logits: StepLogits,
         firsts: Iterable[int],
-    ) -> list[StreamDelta]:
+    ) -> None:
         """Draw the tokens after those fed, fail rows for which that fails, and remove ended rows.
 
         ``firsts`` has, for each row, the index in ``logits`` of its first token fed.
         """
-        start, deltas = perf_counter(), list[StreamDelta]()
+        start, deltas = perf_counter(), self._deltas
         for row, step, first in zip(rows, fed, firsts, strict=False):
             before, num_deltas = len(row.token_ids), len(deltas)
             try:
@@ -352,12 +352,10 @@ class RunningBatch:
         if ended := [row for row in rows if row.finish_reason is not None]:
             self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start
-        return deltas
 
     def _remove(self, ended: Sequence[Row]) -> None:
         """Free the slots of rows that have ended, and count the requests that ended with them."""
         self._rows = [row for row in self._rows if row.finish_reason is None]
-        self._release(ended)
         for row in ended:
             self._scheduler.row_ended(row.request_number)
         for number in {row.request_number for row in ended}:
@@ -366,19 +364,20 @@ class RunningBatch:
                 failed = any(row.finish_reason == "error" for row in request.rows)
                 self._counters.failed += failed
                 self._counters.finished += not failed
+        self._release(ended)  # last, because a device may fail in it
 
-    def _fail_all(self, reason: str, action: Action) -> list[StreamDelta]:
+    def _fail_all(self, reason: str, action: Action) -> None:
         """End all rows that run or were about to, because their slots may hold wrong values."""
         numbers = dict.fromkeys(row.request_number for row in self._rows)
         match action:
             case Prefill(begun):
-                numbers |= dict.fromkeys(begun)
+                unfinished = (one for one in begun if not self._requests[one].is_finished)
+                numbers |= dict.fromkeys(unfinished)
         if self._scheduler.in_chunks is not None:
             numbers[self._scheduler.in_chunks] = None
-        deltas = []
         for number in numbers:
             rows = self._requests[number].rows
-            deltas += [row.fail(reason) for row in rows if row.finish_reason is None]
+            self._deltas += [row.fail(reason) for row in rows if row.finish_reason is None]
             self._scheduler.cancel(number)
             self._counters.failed += 1
         self._rows = []
@@ -386,7 +385,6 @@ class RunningBatch:
         with engines.unfreed():
             if engines.holds(self._slots):
                 self._slots.reset()
-        return deltas
 
     def _release(self, rows: Iterable[Row]) -> None:
         """Free the slots of rows while no other thread can free all slots."""

@@ -111,7 +111,7 @@ def test_nan_logits_end_only_their_row(
     assert texts(other) == texts(generator.generate([[7, 8, 9]], params)[0])
 
 
-def _broken(self: OrtBinding) -> None:
+def _broken(_: object) -> None:
     raise SkipDecError("engine layer_003", "ONNX Runtime failed to run it")
 
 
@@ -134,6 +134,28 @@ def test_a_failed_engine_ends_running_rows_and_waiting_ones_run(
     assert {str(texts(one)) for one in outputs} == {
         str(texts(generator.generate([[7, 8, 9]], params)[0]))
     }
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_row_that_ended_has_its_text_if_freeing_its_slots_fails(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """A row ends after its prompt or a step, and that in the last slot is to take its place."""
+    long = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    vocabulary = tuple(range(generator.model.vocab_size))
+    short = long.updated(stop_token_ids=vocabulary) if steps == 1 else long.updated(max_tokens=2)
+    with generator.running_batch() as batch:
+        numbers = [batch.add([5, 6], params) for params in (short, long, long, long, short)]
+        with monkeypatch.context() as patch:
+            patch.setattr(CachePair, "copy_row", lambda *_: _broken(None))
+            deltas = [delta for _ in range(steps) for delta in batch.step()]
+        ended = [delta.finish_reason for delta in deltas if delta.finish_reason]
+        assert ended == ["stop" if steps == 1 else "length", "error", "error", "error"]
+        run_all(batch)
+        first, *_, last = (batch.take(number).outputs[0] for number in numbers)
+        assert first.token_ids == last.token_ids
+        stats = batch.stats()
+        assert (stats.finished, stats.failed, stats.reserved_bytes) == (2, 3, 0)
 
 
 def test_a_failed_step_ends_a_partly_run_prompt(
