@@ -31,8 +31,12 @@ def _parsed(schedule: str, num_layers: int) -> ExitSchedule:
 
 
 def require_time(subject: str, seconds: float | None) -> None:
-    """Raise UsageError for anything but a number, and for NaN, which no clock reaches."""
-    if seconds is not None and (not isinstance(seconds, Real) or math.isnan(seconds)):
+    """Raise UsageError for anything but a number of a float's range, and for NaN."""
+    try:
+        is_time = seconds is None or (isinstance(seconds, Real) and not math.isnan(seconds))
+    except OverflowError:  # an integer
+        is_time = False
+    if not is_time:
         raise UsageError(
             subject, f"is {shown(seconds)}; allowed: seconds from now, or None for no end"
         )

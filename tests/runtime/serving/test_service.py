@@ -158,6 +158,8 @@ def test_deadlines_end_running_and_waiting_requests(opened: Opener) -> None:
             await engine.score([5], [6], deadline=0.0)
         with pytest.raises(UsageError, match=r"deadline \| is nan; allowed: seconds"):
             engine.submit(PROMPTS[0], LONG, deadline=math.nan)
+        with pytest.raises(UsageError, match=r"deadline \| is 10+….*; allowed: seconds"):
+            engine.submit(PROMPTS[0], LONG, deadline=10**400)
         with pytest.raises(UsageError, match=r"deadline \| is '5'; allowed: seconds"):
             engine.submit(PROMPTS[0], LONG, deadline="5")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"timeout \| is nan"):
